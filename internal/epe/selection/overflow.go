@@ -68,6 +68,7 @@ func Constants() []ablation.Constant {
 	p := &byPolicy[Throughput]
 	return []ablation.Constant{
 		ablation.Number("switchBelow", &p.switchBelow, 1),
+		ablation.Number("tryBelow", &p.tryBelow, 0),
 		ablation.Duration("saturatedFor", &p.wait, 0),
 		ablation.Duration("startFor", &p.waitSlowStart, 0),
 		ablation.Duration("judgeAfter", &judgeAfter, 0),
@@ -590,7 +591,7 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	case was == nil: // another path may become first as soon as it is measured
 		c.keeps = now
 	case best.state == stateUnknown: // its rate is soon measured
-		c.keeps = now + 2*measureOver
+		c.keeps = now + triedFor()
 	default:
 		c.keeps = now + changeAfter
 	}
@@ -607,8 +608,16 @@ func (c *Connection[K]) betterFirst(now time.Duration, p, best, was *path) bool 
 	case p.barred(now) && (was != nil || !best.barred(now)):
 		return false
 	}
-	return p.shorter(byPolicy[c.Policy].switchBelow*best.delay) && (was == nil || p.carries() >= sufficeBelow*c.load(was))
+	policy := &byPolicy[c.Policy]
+	below := policy.switchBelow
+	if p.unmeasured(now) && now-c.keeps >= 10*triedFor() {
+		below = policy.tryBelow // its trial takes a tenth of the time so far at most
+	}
+	return p.shorter(below*best.delay) && (was == nil || p.carries() >= sufficeBelow*c.load(was))
 }
+
+// triedFor is how long a path of which nothing is known stays first, so that it is measured.
+func triedFor() time.Duration { return 2 * measureOver }
 
 // barred reports whether a path is not to be first until its rest ends: it failed, or nothing is
 // known of its rate. One that did not help beside others may be the shortest one for what it can

@@ -481,23 +481,25 @@ func TestFirstStaysForObjects(t *testing.T) {
 }
 
 // TestUnknownRate: a path of which only the round-trip time is known becomes first if that is
-// shorter, and the first rate that is measured decides. It does not become first if only its rate
-// could be higher.
+// shorter, after a while even if it is only a little, and the first rate that is measured decides. It
+// does not become first if only its rate could be higher.
 func TestUnknownRate(t *testing.T) {
 	const ms = time.Millisecond
 	for name, tt := range map[string]struct {
 		rtt     time.Duration
 		rate    float64 // of the second path
+		load    float64 // over the first path
 		at, end Reason  // of the second path, soon and later
 	}{
-		"shorter":       {30 * ms, 60 * mbit, First, First},
-		"shorter, slow": {30 * ms, mbit, First, Unused},
-		"as long":       {80 * ms, 60 * mbit, Unused, Unused},
+		"shorter":          {30 * ms, 60 * mbit, 3 * mbit, First, First},
+		"shorter, slow":    {30 * ms, mbit, 3 * mbit, First, Unused},
+		"as long":          {100 * ms, 60 * mbit, 3 * mbit, Unused, Unused},
+		"a little shorter": {75 * ms, 60 * mbit, mbit, Unused, First},
 	} {
 		var c Connection[int]
 		delivered := [2]uint32{}
 		first := time.Duration(0)
-		for now := time.Duration(0); now < 3*time.Second; now += Interval {
+		for now := time.Duration(0); now < 8*time.Second; now += Interval {
 			s := []Sample[int]{
 				{Path: 0, Segment: 1400, Cwnd: 80, SRTT: 85 * ms, MinRTT: 80 * ms},
 				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: tt.rtt, MinRTT: tt.rtt, SlowStart: true},
@@ -510,7 +512,7 @@ func TestUnknownRate(t *testing.T) {
 					first = now
 				}
 			} else {
-				delivered[0] += uint32(3 * mbit * Interval.Seconds() / 1400)
+				delivered[0] += uint32(tt.load * Interval.Seconds() / 1400)
 			}
 			s[0].Delivered, s[1].Delivered = delivered[0], delivered[1]
 			if now < 200*ms {
@@ -520,7 +522,7 @@ func TestUnknownRate(t *testing.T) {
 			if now == 500*ms && c.Reason(1) != tt.at {
 				t.Errorf("%s: soon the second path is %s, want %s", name, c.Reason(1), tt.at)
 			}
-			if tt.end != tt.at && now > first+time.Second && c.Reason(1) == First {
+			if tt.end == Unused && first > 0 && now > first+time.Second && c.Reason(1) == First {
 				t.Errorf("%s: after %s the second path is first", name, now)
 			}
 		}

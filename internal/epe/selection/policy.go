@@ -40,8 +40,9 @@ const (
 type parameters struct {
 	name      string
 	algorithm algorithm
-	// switchBelow is the fraction of the first path's delay below which another one becomes first.
-	switchBelow float64
+	// switchBelow is the fraction of the first path's delay below which another one becomes first,
+	// tryBelow that for one of which nothing is known, once the first has long been first.
+	switchBelow, tryBelow float64
 	// wait is how long all open paths are saturated before the next one is opened, waitSlowStart
 	// that time while one of them is in slow start, and idle how long the first path is not
 	// saturated before the others rest.
@@ -66,6 +67,9 @@ const (
 	saturatedFor = 200 * time.Millisecond
 	// switchBelow is the fraction of the first path's delay below which another one becomes first.
 	switchBelow = 0.8
+	// tryBelow is that fraction for a path of which nothing is known, once a trial costs little:
+	// any that looks shorter may be.
+	tryBelow = 1
 	// saturatedShort replaces saturatedFor in policies whose data should not wait, and startFor
 	// where an open path is in slow start and may soon suffice.
 	saturatedShort = 2 * Interval
@@ -84,16 +88,16 @@ const (
 // byPolicy has the parameters of all policies.
 var byPolicy = [...]parameters{
 	Throughput: {
-		name: "throughput", algorithm: bySaturation, switchBelow: switchBelow,
+		name: "throughput", algorithm: bySaturation, switchBelow: switchBelow, tryBelow: tryBelow,
 		wait: saturatedFor, waitSlowStart: startFor, waitsBacklog: true, judges: true, repays: true,
 	},
 	Latency: {
-		name: "latency", algorithm: bySaturation, switchBelow: switchBelow,
+		name: "latency", algorithm: bySaturation, switchBelow: switchBelow, tryBelow: tryBelow,
 		wait: saturatedShort, waitSlowStart: saturatedShort, idle: Interval,
 		waitsDelay: true, ignoresLoad: true, judges: true,
 	},
 	Steady: {
-		name: "steady", algorithm: bySaturation, switchBelow: steadySwitch,
+		name: "steady", algorithm: bySaturation, switchBelow: steadySwitch, tryBelow: steadySwitch,
 		wait: saturatedShort, waitSlowStart: startFor, idle: steadyIdle, ignoresLoad: true,
 	},
 	Cost:  {name: "cost", algorithm: byRank, wait: saturatedShort, waitSlowStart: startFor},
