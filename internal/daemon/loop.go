@@ -286,7 +286,7 @@ func (l *Loop) Run(ctx context.Context, m Reactor) (err error) {
 		l.pace.look()
 	}
 	if err := l.more.start(); err != nil {
-		return err
+		return errors.Join(err, l.abandon())
 	}
 	l.reread()
 	l.settle()
@@ -681,6 +681,20 @@ func (l *Loop) leave() error {
 		return fmt.Errorf("remove kernel state: %w", err)
 	}
 	return nil
+}
+
+// abandon removes what a start that failed has applied: rules and unreachable routes of a daemon
+// that does not run would drop packets until somebody removes them. After a previous instance that
+// was killed they stay: its other objects do, and the next start takes over all of them.
+func (l *Loop) abandon() error {
+	l.more.stop()
+	if err := l.Kernel.Resync(); err != nil {
+		return fmt.Errorf("remove kernel state: %w", err)
+	}
+	if l.Kernel.Inherited() {
+		return nil
+	}
+	return l.leave()
 }
 
 // KeepState leaves the kernel's state in place at the end of Run, as LoopOptions.Keep does: another

@@ -158,6 +158,57 @@ func TestKernelRepairsByEvents(t *testing.T) {
 	}
 }
 
+// refusing is an extension that cannot start.
+type refusing struct{ alone }
+
+var errRefused = errors.New("refused")
+
+func (refusing) start() error { return errRefused }
+
+// A start that fails after the initial state was applied leaves the kernel as it was: empty, or with
+// all objects of a previous instance that was killed, the initial ones among them.
+func TestFailedStartLeavesNothing(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	guards := []route.Object{
+		route.Route{Table: 101, Dst: prefix("::/0"), Metric: 1<<32 - 1, Kind: route.Unreachable}.Normal(),
+		route.Rule{Priority: 901, From: prefix("::/0"), Iif: "wan", Unreachable: true}.Normal(),
+	}
+	inherited := route.Route{Table: 101, Dst: prefix("2001:db8:c::/64"), Metric: 20, Kind: route.Unreachable}.Normal()
+	for _, before := range [][]route.Object{nil, guards, append(slices.Clone(guards), inherited)} {
+		ns := netnstest.New(t)
+		if err := netns.Do(ns, func() error {
+			other, err := route.Dial()
+			if err != nil {
+				return err
+			}
+			defer other.Close()
+			for _, o := range before {
+				if err := errors.Join(other.Apply([]route.Op{{Protocol: route.ASBR, Object: o}})...); err != nil {
+					return err
+				}
+			}
+			l, err := NewLoop(LoopOptions{Protocol: route.ASBR, Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				return err
+			}
+			l.more = refusing{}
+			for _, o := range guards {
+				l.Kernel.Set(o)
+			}
+			if err := l.Run(t.Context(), static{}); !errors.Is(err, errRefused) {
+				t.Errorf("Run: %v", err)
+			}
+			found, err := other.Dump(route.ASBR)
+			if want := len(before) > len(guards); len(found) > 0 != want || want && len(found) != len(before) {
+				t.Errorf("with %v before, the kernel has %v", before, found)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A second daemon with the same route protocol does not start in a network namespace, whatever its
 // ports, until the first has ended.
 func TestSecondInstance(t *testing.T) {

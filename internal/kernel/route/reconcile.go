@@ -548,6 +548,17 @@ func (r *Reconciler) Clear() {
 	}
 }
 
+// Inherited reports whether a Resync has found objects of a previous instance that are not desired,
+// and that no Sweep has marked as stale.
+func (r *Reconciler) Inherited() bool {
+	for _, e := range r.store.all() {
+		if e.is(kept) {
+			return true
+		}
+	}
+	return false
+}
+
 // Sweep marks owned objects that are not desired as stale, both those found so far and those that a
 // later Resync finds; the next Flush deletes them. Before Sweep they are kept, so that a restart
 // drops no packets.
