@@ -385,6 +385,29 @@ func TestKernelCachedRoutes(t *testing.T) {
 	}
 }
 
+// TestKernelUnresolvedSID: a SID that was resolved as a neighbor in vain does not have a host that
+// does not forward skip the routes through its nexthop object.
+func TestKernelUnresolvedSID(t *testing.T) {
+	l := newLab(t)
+	sid := ip("fd00:1::1")
+	l.add(route.Address{Prefix: pfx("2001:db8:1::10/64"), Link: "a0"}, route.Nexthop{ID: 7, Link: "a0", SID: sid},
+		route.Route{Dst: pfx("2001:db8:2::/64"), NexthopID: 7}, route.Route{Dst: pfx("::/0"), Link: "a0", Gateway: ip("2001:db8:1::1")})
+	l.in(func() error {
+		link, err := netlink.LinkByName("a0")
+		if err != nil {
+			return err
+		}
+		if err := netlink.NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: unix.NUD_FAILED, IP: sid.AsSlice()}); err != nil {
+			return err
+		}
+		got, err := l.SIDOf(netip.AddrPortFrom(ip("2001:db8:1::10"), 80), netip.AddrPortFrom(ip("2001:db8:2::1"), 80))
+		if got != sid {
+			t.Errorf("packets are encapsulated to %v, want %v", got, sid)
+		}
+		return err
+	})
+}
+
 // TestKernelPathMTU: what a router reports of the MTU of a path that begins with a nexthop object
 // applies, alone and in a group.
 func TestKernelPathMTU(t *testing.T) {

@@ -8,6 +8,7 @@ package route
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -333,9 +334,9 @@ func (m EncapMode) String() string {
 
 // A Nexthop is a nexthop object of family IPv6, which any number of routes of both families can
 // use. With a SID, packets are encapsulated and routed to the SID; Link is then the device of the
-// object and does not select the outgoing interface. Without a Gateway the kernel has the SID as one,
-// to which it sends nothing: of a nexthop object without gateway, it ignores ICMPv6 Packet Too Big.
-// Its key is the ID.
+// object and does not select the outgoing interface. Without a Gateway the kernel has a discard-only
+// address as one, to which it sends nothing: of a nexthop object without gateway, it ignores ICMPv6
+// Packet Too Big. Its key is the ID.
 type Nexthop struct {
 	ID      uint32
 	Link    string
@@ -364,10 +365,15 @@ func (n Nexthop) String() string {
 	return b.String()
 }
 
-// gateway is that of the kernel's object.
+// gateway is that of the kernel's object. A host that does not forward skips routes whose gateway
+// did not answer neighbor solicitations. So it is not the SID, which may be resolved on the link
+// while its locator has no other route, but an address of 100::/64 (RFC 6666) that differs from
+// those of other objects.
 func (n Nexthop) gateway() (a netip.Addr, onLink bool) {
 	if n.SID.IsValid() && !n.Gateway.IsValid() {
-		return n.SID, true
+		b := [16]byte{0: 1}
+		binary.BigEndian.PutUint32(b[12:], n.ID)
+		return netip.AddrFrom16(b), true
 	}
 	return n.Gateway, false
 }

@@ -713,7 +713,8 @@ func decodeNexthop(b []byte, names links) (f found, err error) {
 	if n.Link == "" {
 		altered = true
 	}
-	if onLink := native.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0; n.SID.IsValid() && n.Gateway == n.SID && onLink {
+	own, _ := Nexthop{ID: n.ID, SID: n.SID}.gateway()
+	if onLink := native.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0; n.SID.IsValid() && n.Gateway == own && onLink {
 		n.Gateway = netip.Addr{}
 	} else {
 		altered = altered || onLink || n.SID.IsValid() && !n.Gateway.IsValid()
