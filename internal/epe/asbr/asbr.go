@@ -146,6 +146,9 @@ func (c *Config) conditions(core []string) []condition.Condition {
 	for _, v := range c.versions() {
 		list = append(list, condition.Forwarding(v, slices.Concat(ipv4, core)...))
 	}
+	if m := c.marked(); len(m.Marks) > 0 {
+		list = append(list, condition.Marks(m))
+	}
 	return append(list, condition.ReversePath(ipv4...), condition.Forwarded(c.versions(), slices.Concat(all, core)...),
 		condition.Unique(slices.Concat(all, core)...))
 }

@@ -1,10 +1,13 @@
 package asbr
 
 import (
+	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -92,6 +95,20 @@ func (c *Config) guards(retired []filter) []route.Object {
 		}
 	}
 	return objects
+}
+
+// marked are the packets that the rules of end.dt4 are for.
+func (c *Config) marked() condition.MarkedPackets {
+	m := condition.MarkedPackets{
+		Of: "packets for SIDs", Bits: math.MaxUint32, Before: markRule,
+		Remedy: fmt.Sprintf("have it compare all bits, as in fwmark 0x1/0xffffffff, or give it a priority above %d", markRule),
+	}
+	for i := range c.Peers {
+		if p := &c.Peers[i]; p.behavior() == EndDT4 {
+			m.Marks = append(m.Marks, p.mark())
+		}
+	}
+	return m
 }
 
 // maxAlias is the largest ID of a peer with an alias.

@@ -103,6 +103,9 @@ func TestGuardsIPv4(t *testing.T) {
 		"priority 900 from 0.0.0.0/0 to 192.0.2.0/24 iif wan table main",
 		"priority 901 from all iif wan unreachable",
 		"priority 901 from 0.0.0.0/0 iif wan unreachable")
+	if m := c.marked(); !slices.Equal(m.Marks, []uint32{0xe4000001}) || m.Before != 899 {
+		t.Errorf("marked packets %+v", m)
+	}
 }
 
 // reasonFor is what the first matching filter says.

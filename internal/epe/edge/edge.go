@@ -703,6 +703,9 @@ func (e *Edge) Conditions() []condition.Condition {
 	if e.config.Delivery.spreads() {
 		list = append(list, e.hashing.condition())
 	}
+	if e.sprayer != nil {
+		list = append(list, condition.Marks(e.egress.marked()))
+	}
 	ctx := context.Background()
 	return append(list, condition.Condition{
 		Name: "MPTCP endpoints", Good: "EPE addresses are endpoints of the kernel's path manager as configured",

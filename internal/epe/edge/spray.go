@@ -2,10 +2,13 @@ package edge
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/epe/spray"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
@@ -60,6 +63,20 @@ func (p *peer) sprayRules() []route.Object {
 	none := r
 	none.Priority, none.Table, none.Unreachable = r.Priority+1, 0, true
 	return []route.Object{r, none}
+}
+
+// marked are the packets that sprayRules are for. Those that a rule of another program matches
+// first follow that one's table, whichever peer it leads to.
+func (e *egress) marked() condition.MarkedPackets {
+	last := uint32(sprayRule + 2*slices.Max(e.rulePositions))
+	m := condition.MarkedPackets{
+		Of: "sprayed packets", Bits: math.MaxUint32, Before: last,
+		Remedy: fmt.Sprintf("have it compare all bits, as in fwmark 0x1/0xffffffff, or give it a priority above %d", last),
+	}
+	for _, p := range e.peers {
+		m.Marks = append(m.Marks, p.mark())
+	}
+	return m
 }
 
 // locatorRules are the rules for packets to SIDs.

@@ -71,6 +71,9 @@ func TestSpray(t *testing.T) {
 		"priority 16002 from all fwmark 0x7ab50001 table 102", "priority 16003 from all fwmark 0x7ab50001 unreachable",
 		"priority 16004 from 0.0.0.0/0 fwmark 0x7ab50002 table 101", "priority 16005 from 0.0.0.0/0 fwmark 0x7ab50002 unreachable",
 		"priority 16006 from 0.0.0.0/0 fwmark 0x7ab50003 table 102", "priority 16007 from 0.0.0.0/0 fwmark 0x7ab50003 unreachable")
+	if m := e.marked(); !slices.Equal(m.Marks, []uint32{0x7ab50000, 0x7ab50001, 0x7ab50002, 0x7ab50003}) || m.Before != 16006 {
+		t.Errorf("marked packets %+v", m)
+	}
 	check("to fc00", "priority 998 from all to fc00::/16 table main")
 
 	// Packets pass the program with one peer too, so that what it carries is counted.

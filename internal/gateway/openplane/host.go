@@ -21,7 +21,6 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/nft"
 	"github.com/tabane/tabane/internal/kernel/offload"
-	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // Mark is that of packets from open peers, in MarkBits.
@@ -138,37 +137,10 @@ func firewall(lines []string, untracked func(nft.Packets) ([]nft.Chain, error)) 
 
 // Marks is that no rules of other programs route packets with these marks, because a part of them
 // is that of others.
-func Marks(marks ...uint32) condition.Condition { return ofMarks(markRules, marks) }
-
-func markRules() ([]route.MarkRule, error) {
-	conn, err := route.Dial()
-	if err != nil {
-		return nil, err
-	}
-	rules, err := conn.MarkRules()
-	return rules, errors.Join(err, conn.Close())
-}
-
-func ofMarks(rules func() ([]route.MarkRule, error), marks []uint32) condition.Condition {
-	return condition.Condition{
-		Name: "marks", Good: "no rule of another program routes packets of the gateway by a part of their mark",
-		Examine: func() ([]health.Problem, error) {
-			all, err := rules()
-			var found []string
-			for _, m := range marks {
-				for _, r := range all {
-					// Who compares all bits means these packets.
-					if r.Matches(m) && r.Mask&MarkBits != MarkBits {
-						found = append(found, fmt.Sprintf("%v also routes packets of the gateway with mark %d (%#x)", r, m, m))
-					}
-				}
-			}
-			if err != nil || len(found) == 0 {
-				return nil, err
-			}
-			return []health.Problem{{Text: strings.Join(found, "; "), Remedy: "use marks above the lower 16 bits, such as 0x10000/0x10000"}}, nil
-		},
-	}
+func Marks(marks ...uint32) condition.Condition {
+	return condition.Marks(condition.MarkedPackets{
+		Of: "packets of the gateway", Marks: marks, Bits: MarkBits, Remedy: "use marks above the lower 16 bits, such as 0x10000/0x10000",
+	})
 }
 
 // TrafficControl is that no programs and filters of others are on the wrong side of the gateway's:

@@ -21,7 +21,6 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/kernel/nft"
-	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // TestConditions: what each condition says of made-up hosts.
@@ -64,7 +63,6 @@ func TestConditions(t *testing.T) {
 		"no firewall":            {firewall(nil, chains(nil)), ""},
 		"firewall":               {firewall(nil, chains(nil, nft.Chain{Family: "inet", Table: "filter", Name: "forward"})), "inet filter forward may drop packets of peers that are not sealed, or replace their mark: they arrive from the lines, and packets to the peers bypass connection tracking: nft insert rule inet filter forward meta mark and 0xffff == 4791 accept"},
 		"unknown firewall":       {firewall(nil, chains(fs.ErrPermission)), "unknown: examine firewall of open peers: permission denied"},
-		"unknown rules":          {ofMarks(func() ([]route.MarkRule, error) { return nil, fs.ErrPermission }, nil), "unknown: examine marks: permission denied"},
 		"unknown tc programs":    {trafficControl(lan, nil, func(string) ([]bpf.Attached, []bpf.Attached, error) { return nil, nil, fs.ErrPermission }), "unknown: examine tc programs: permission denied"},
 		"no filter while killed": {killedReversePath([]string{"eth1"}, filters(map[string]string{"all": "0", "eth1": "0"})), ""},
 		"filter while killed":    {killedReversePath([]string{"eth1", "eth2", "wwan0"}, filters(map[string]string{"all": "0", "eth1": "0", "eth2": "2"})), "on eth2 IPv4 packets of peers that are not sealed are dropped while the gateway is killed: sysctl -w net/ipv4/conf/eth2/rp_filter=0"},
