@@ -5,8 +5,12 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+
+	"github.com/google/renameio/v2"
 )
 
 // ErrShards means that files are not the shards of one sweep.
@@ -58,12 +62,14 @@ func Merge(to string, files []string) (rows int, err error) {
 			return 0, err
 		}
 	}
-	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return 0, err
+	if _, err := os.Lstat(to); err == nil {
+		return 0, &fs.PathError{Op: "create", Path: to, Err: fs.ErrExist}
 	}
-	_, err = f.Write(out.Bytes())
-	return rows, errors.Join(err, f.Close())
+	err = renameio.WriteFile(to, out.Bytes(), 0o644, renameio.WithTempDir(filepath.Dir(to)))
+	if of, ok := errors.AsType[*fs.PathError](err); ok {
+		of.Path = to // that of the temporary file
+	}
+	return rows, err
 }
 
 // shard identifies shard number, from 0 to of-1, of a sweep split into of shards.
