@@ -381,27 +381,20 @@ func (t *Translation) holdsSets(c *nftables.Conn) (bool, error) {
 
 // Exists reports whether there is a table of the family inet.
 func Exists(table string) (bool, error) {
-	c, err := nftables.New()
-	if err != nil {
-		return false, absent(fmt.Errorf("find table %q: %w", table, err))
-	}
-	all, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return false, absent(fmt.Errorf("find table %q: %w", table, err))
-	}
-	return slices.ContainsFunc(all, func(t *nftables.Table) bool { return t.Name == table }), nil
+	_, t, err := open(table)
+	return t != nil, err
 }
 
 // Foreign reports whether a table of the family inet has rules that no Translation made: those have
 // their text as comment.
 func Foreign(table string) (bool, error) {
-	c, err := nftables.New()
-	if err != nil {
-		return false, absent(fmt.Errorf("read table %q: %w", table, err))
+	c, t, err := open(table)
+	if t == nil {
+		return false, err
 	}
-	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	chains, err := c.ListChainsOfTableFamily(t.Family)
 	if err != nil {
-		return false, absent(fmt.Errorf("read table %q: %w", table, err))
+		return false, fmt.Errorf("list chains of table %q: %w", table, err)
 	}
 	for _, chain := range chains {
 		if chain.Table.Name != table {
@@ -419,6 +412,22 @@ func Foreign(table string) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// open returns a connection and the table of the family inet; none if there is no such table.
+func open(table string) (*nftables.Conn, *nftables.Table, error) {
+	c, err := nftables.New()
+	var all []*nftables.Table
+	if err == nil {
+		all, err = c.ListTablesOfFamily(nftables.TableFamilyINet)
+	}
+	if err := absent(err); err != nil {
+		return nil, nil, fmt.Errorf("find table %q: %w", table, err)
+	}
+	if i := slices.IndexFunc(all, func(t *nftables.Table) bool { return t.Name == table }); i >= 0 {
+		return c, all[i], nil
+	}
+	return nil, nil, nil
 }
 
 // absent returns an error, or nil if it is that the kernel has no nf_tables, and therefore no
