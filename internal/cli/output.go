@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"sync"
+
+	"github.com/tabane/tabane/internal/kernel/statefile"
 )
 
 // output is standard output. The first error of a write is that of all following ones, so that a
@@ -35,15 +37,7 @@ func (o *output) failure(err error) error {
 	if o.lost == nil || err != nil && !errors.Is(err, ErrUnmet) && !errors.Is(err, o.lost) {
 		return err
 	}
-	return &Failure{What: "write standard output", Why: cause(o.lost), Do: "send it where there is room"}
-}
-
-// cause returns an error without the operation and the file.
-func cause(err error) error {
-	if of := (*os.PathError)(nil); errors.As(err, &of) {
-		return of.Err
-	}
-	return err
+	return &Failure{What: "write standard output", Why: statefile.Cause(o.lost), Do: "send it where there is room"}
 }
 
 // fileOf returns the file that w writes to.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/kernel/statefile"
 )
 
 // Files makes the names of files relative to dir, that of the configuration file, and returns their
@@ -67,13 +68,13 @@ func WriteKey(file string, key handshake.PrivateKey) (err error) {
 	case errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("write key %q: the file exists: a new key would replace one that peers may know; tabane gateway key %s prints its public key", file, file)
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("write key %q: %w; make its directory: mkdir -p %s", file, cause(err), filepath.Dir(file))
+		return fmt.Errorf("write key %q: %w; make its directory: mkdir -p %s", file, statefile.Cause(err), filepath.Dir(file))
 	case err != nil:
-		return fmt.Errorf("write key %q: %w", file, cause(err))
+		return fmt.Errorf("write key %q: %w", file, statefile.Cause(err))
 	}
 	defer func() {
 		if err = cmp.Or(err, f.Close()); err != nil {
-			err = fmt.Errorf("write key %q: %w", file, errors.Join(cause(err), os.Remove(file)))
+			err = fmt.Errorf("write key %q: %w", file, errors.Join(statefile.Cause(err), os.Remove(file)))
 		}
 	}()
 	if u, group, ok := unitUser(); ok {
@@ -85,14 +86,6 @@ func WriteKey(file string, key handshake.PrivateKey) (err error) {
 		return err
 	}
 	return f.Sync()
-}
-
-// cause returns an error of a file without the operation and the name, which the caller adds.
-func cause(err error) error {
-	if path, ok := errors.AsType[*fs.PathError](err); ok {
-		return path.Err
-	}
-	return err
 }
 
 // unitUser returns the numbers of the user and the group whom the units run the daemons as, if this
@@ -133,7 +126,7 @@ func readKey[K any](name string, parse func(string) (K, error)) (key K, err erro
 	// A named pipe must not block.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return key, fmt.Errorf("read key %q: %w", name, cause(err))
+		return key, fmt.Errorf("read key %q: %w", name, statefile.Cause(err))
 	}
 	defer f.Close()
 	info, err := f.Stat()

@@ -1,11 +1,12 @@
 // Package statefile reads and replaces the files in which a process keeps what the next one is to
-// know.
+// know. Cause is for errors of any file.
 package statefile
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -94,4 +95,13 @@ func Bytes(text []byte) func(io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	}
+}
+
+// Cause returns an error without the operation and the file of an *fs.PathError, for messages that
+// name the file themselves.
+func Cause(err error) error {
+	if of, ok := errors.AsType[*fs.PathError](err); ok {
+		return of.Err
+	}
+	return err
 }
