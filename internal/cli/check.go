@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -12,6 +14,11 @@ import (
 
 func (a *App) checkCommand() *cobra.Command {
 	return a.CheckFiles(func(ctx context.Context, path string) (string, []string, error) {
+		if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+			// It can be read once, and the other program reads every kind of file. Without that
+			// program, this one does.
+			_ = a.handOver("check "+path, nil)
+		}
 		f, err := load(ctx, path)
 		if other := new(config.KindError); errors.As(err, &other) {
 			return "", nil, a.handOver("check "+path, other)

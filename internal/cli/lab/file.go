@@ -2,17 +2,17 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
+	"sync"
 
 	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/cli/config"
 	"github.com/tabane/tabane/internal/cli/files"
 )
-
-func loadFile(path string) (*files.File, error) {
-	f, err := files.Load(path)
-	return f, cli.ConfigFailure(path, err)
-}
 
 // checkAny checks a file of any kind.
 func checkAny(ctx context.Context, path string) (string, []string, error) {
@@ -40,4 +40,38 @@ func summary(f *files.File) string {
 		parts = append(parts, text)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// A library reads files of scenarios. A pipe can be read once, so it keeps what came out of one. It
+// is safe for concurrent use.
+type library struct {
+	mu    sync.Mutex
+	pipes map[string][]byte
+}
+
+// texts are the files that this process has read.
+var texts library
+
+func (l *library) read(name string) (b []byte, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b, ok := l.pipes[name]; ok {
+		return b, nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if b, err = io.ReadAll(io.LimitReader(f, config.MaxSize+1)); err == nil && !info.Mode().IsRegular() {
+		if l.pipes == nil {
+			l.pipes = map[string][]byte{}
+		}
+		l.pipes[name] = b
+	}
+	return b, err
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -67,7 +66,11 @@ A scenario is one that comes with the program, by name, or a file.`,
 // loadScenario reads an embedded scenario, or a file if the name is a path.
 func loadScenario(name string) (*scenario.Spec, error) {
 	if fromFile(name) {
-		f, err := loadFile(name)
+		b, err := texts.read(name)
+		if err != nil {
+			return nil, cli.ConfigFailure(name, err)
+		}
+		f, err := files.Parse(name, b)
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +129,7 @@ func scenarioText(name string, spec *scenario.Spec) string {
 	}
 	read := scenarios.Read
 	if fromFile(name) {
-		read = os.ReadFile
+		read = texts.read
 	}
 	b, err := read(name)
 	if err != nil {

@@ -43,14 +43,15 @@ func (a *app) reseqCommand() *cobra.Command {
 		Long: `Reseq reads captures (pcap or pcapng, also compressed with gzip) and reconstructs the MPTCP connections (version 0
 and 1) and TCP connections in them. It reports the subflows and what each carried, retransmissions, reinjections,
 resequencing delay, burst lengths and reorder-buffer occupancy. Several files are read as one capture, merged by
-their timestamps: one for each path, or one for each side. Capture at the receiver; the first 200 bytes of each
+their timestamps: one for each path, or one for each side; - is standard input. Capture at the receiver; the first 200 bytes of each
 packet are enough, whole packets are needed to verify DSS checksums. Packets inside SRv6 and IP in IP are decoded.
 
 What a capture lacks (its start, packets, options) is listed under "missed"; the rest is reported nevertheless.`,
 		Example: `  tabane reseq client.pcap
   tabane reseq path1.pcapng.gz path2.pcapng.gz --figures out
   tabane reseq client.pcap --connection 2 --csv out --json
-  tabane lab capture client client.pcapng    # until interrupted, then: tabane reseq client.pcapng`,
+  tabane lab capture client client.pcapng    # until interrupted, then: tabane reseq client.pcapng
+  ssh router tcpdump -c 10000 -w - | tabane reseq -`,
 		Args: cli.Arguments(1, -1, "one capture file or more"),
 		RunE: func(c *cobra.Command, files []string) error {
 			if o.connection < 0 || c.Flags().Changed("connection") && o.connection == 0 {
@@ -62,6 +63,11 @@ What a capture lacks (its start, packets, options) is listed under "missed"; the
 			memory, err := unit.ParseSize(o.memory)
 			if err != nil || memory <= 0 {
 				return cli.Usage(c, fmt.Errorf("--sort-memory must be a size > 0 such as 2GB, got %q", o.memory))
+			}
+			for i, name := range files {
+				if name == "-" {
+					files[i] = "/dev/stdin"
+				}
 			}
 			return a.reseq(c.Context(), files, o, int(memory))
 		},

@@ -188,7 +188,7 @@ func locate(name string, faults fault.List) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	read := os.ReadFile
+	read := texts.read
 	if !fromFile(name) {
 		read = scenarios.Read
 	}
