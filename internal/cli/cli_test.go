@@ -74,6 +74,7 @@ func TestExitCodes(t *testing.T) {
 		{"failure of another path", FileFailure("make directory", "a/b", &os.PathError{Op: "mkdir", Path: "a", Err: os.ErrPermission}), 2, "tabane: make directory \"a/b\": mkdir a: permission denied; give this user access to it\n"},
 		{"failure of a path within", FileFailure("read configuration", "a", fmt.Errorf("read file: %w", &os.PathError{Op: "read", Path: "a", Err: syscall.EISDIR})), 2, "tabane: read configuration \"a\": is a directory; name a file in it\n"},
 		{"failure that names the object again", &Failure{What: "show lab", Name: "a", Why: errors.New(`open lab "a": no such lab`)}, 2, "tabane: show lab \"a\": no such lab\n"},
+		{"failure that says what again", &Failure{What: "read result", Name: "a", Why: errors.New("read result: too large")}, 2, "tabane: read result \"a\": too large\n"},
 		{"failure that names another object", &Failure{What: "show lab", Name: "a", Why: errors.New(`open lab "b": no such lab`)}, 2, "tabane: show lab \"a\": open lab \"b\": no such lab\n"},
 		{"failure whose cause has a cause", &Failure{What: "fetch", Name: "a", Why: errors.New(`find key: read "a": empty`)}, 2, "tabane: fetch \"a\": find key: read \"a\": empty\n"},
 		{"failure of an address", &Failure{What: "query edge", Name: "[::1]:80", Why: refusedDial("::1")}, 2, "tabane: query edge \"[::1]:80\": connection refused\n"},

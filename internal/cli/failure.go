@@ -51,7 +51,7 @@ func (f *Failure) Error() string {
 	if f.Name != "" {
 		s += " " + strconv.Quote(f.Name)
 	}
-	s += ": " + reason(f.Why, f.Name)
+	s += ": " + strings.TrimPrefix(reason(f.Why, f.Name), f.What+": ") // packages name what they do, too
 	if f.Do != "" {
 		s += "; " + f.Do
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -252,6 +253,9 @@ func (a *app) simulation(ctx context.Context, name string, f *simFlags) (spec *s
 		},
 	})
 	p.clear()
+	if of, ok := errors.AsType[*fs.PathError](err); ok && of.Path == f.pcap {
+		return nil, r, cli.FileFailure("write capture", f.pcap, of)
+	}
 	if errors.Is(err, simrun.ErrCells) {
 		return nil, r, &cli.Failure{What: "write capture", Name: f.pcap, Why: err, Do: "choose it with --case, --traffic and --transport"}
 	}

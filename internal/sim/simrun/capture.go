@@ -2,6 +2,7 @@ package simrun
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -302,7 +303,7 @@ func (r *recorder) write(at time.Duration, p *recordedPath, fromClient bool, seq
 
 // close flushes the buffer and returns the first error of writing.
 func (r *recorder) close() error {
-	if err := errors.Join(r.err, r.out.Flush()); err != nil {
+	if err := cmp.Or(r.err, r.out.Flush()); err != nil {
 		return fmt.Errorf("write capture: %w", err)
 	}
 	return nil
