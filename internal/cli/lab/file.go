@@ -2,12 +2,13 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
+
+	"github.com/google/renameio/v2"
 
 	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/cli/config"
@@ -42,6 +43,15 @@ func summary(f *files.File) string {
 	return strings.Join(parts, "; ")
 }
 
+// writeFile replaces a file in one step. What is no regular file, such as /dev/stdout, is written to:
+// root could replace a device.
+func writeFile(name string, b []byte) error {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return os.WriteFile(name, b, 0o644)
+	}
+	return renameio.WriteFile(name, b, 0o644)
+}
+
 // A library reads files of scenarios. A pipe can be read once, so it keeps what came out of one. It
 // is safe for concurrent use.
 type library struct {
@@ -52,7 +62,7 @@ type library struct {
 // texts are the files that this process has read.
 var texts library
 
-func (l *library) read(name string) (b []byte, err error) {
+func (l *library) read(name string) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if b, ok := l.pipes[name]; ok {
@@ -62,12 +72,13 @@ func (l *library) read(name string) (b []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if b, err = io.ReadAll(io.LimitReader(f, config.MaxSize+1)); err == nil && !info.Mode().IsRegular() {
+	b, err := io.ReadAll(io.LimitReader(f, config.MaxSize+1))
+	if err == nil && !info.Mode().IsRegular() {
 		if l.pipes == nil {
 			l.pipes = map[string][]byte{}
 		}

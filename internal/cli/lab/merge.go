@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/cli"
@@ -99,7 +98,7 @@ func (a *app) merge(name string, parts []string, f mergeFlags) error {
 		if err := whole.Published(f.metrics).Encode(&b); err != nil {
 			return &cli.Failure{What: what, Name: name, Why: err}
 		}
-		if err := renameio.WriteFile(f.summary, b.Bytes(), 0o644); err != nil {
+		if err := writeFile(f.summary, b.Bytes()); err != nil {
 			return cli.FileFailure("write summary", f.summary, err)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/cli"
@@ -92,7 +91,7 @@ func (a *app) validate(ctx context.Context, f validateFlags) error {
 			return &cli.Failure{What: "write page", Why: err}
 		}
 	} else {
-		if err := renameio.WriteFile(f.out, page, 0o644); err != nil {
+		if err := writeFile(f.out, page); err != nil {
 			return &cli.Failure{What: "write page", Name: f.out, Why: err, Do: "name a file in a directory that this user can write"}
 		}
 		fmt.Fprintf(a.Out, "%s\npage: %s (%s)\n", r.Verdict(), f.out, time.Since(begun).Round(time.Second))

@@ -14,7 +14,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/base/ablation"
@@ -288,7 +287,7 @@ func (a *app) writeWorlds(ctx context.Context, dir string, list []simrun.WorstWo
 		return cli.FileFailure(what, dir, err)
 	}
 	write := func(name string, content []byte) error {
-		if err := renameio.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+		if err := writeFile(filepath.Join(dir, name), content); err != nil {
 			return &cli.Failure{What: what, Name: dir, Why: err, Do: "name a directory that this user can write"}
 		}
 		return nil
