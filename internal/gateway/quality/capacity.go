@@ -34,6 +34,9 @@ const (
 	// if the share testedPercent was sent: a sender that is late, or had less to send, shows
 	// nothing.
 	successPercent, testedPercent = 102, 104
+	// An estimate of less than the share loweredPercent of what it was may be too low, and is if a
+	// train shows raisePercent of it.
+	loweredPercent, raisePercent = 75, 120
 	// pacedPercent is the share of the estimate, in percent, that the sender uses.
 	pacedPercent = 97
 	// lastProbe bounds the number of busy samples between two probes.
@@ -134,6 +137,8 @@ type Capacity struct {
 	configured unit.Bandwidth // 0: not at all
 	// ceiling is never exceeded, 0 if there is none.
 	ceiling unit.Bandwidth
+	// best is the highest estimate that was lowered.
+	best unit.Bandwidth
 	// found: the path was full at least once. hinted: a train has shown the rate.
 	found, hinted bool
 	// busy counts busy samples since the last probe, every is how many there are between two.
@@ -174,6 +179,27 @@ func (c *Capacity) Hint(rate unit.Bandwidth) {
 	if !c.found {
 		c.rate, c.hinted = c.ceil(max(rate, minCapacity)), true
 	}
+}
+
+// Lowered reports whether the estimate is clearly below what it was, or what is configured: the path
+// may have recovered, and traffic that seldom fills it would not show that. A bound is kept.
+func (c *Capacity) Lowered() bool {
+	return c.found && c.ceiling == 0 && c.before == 0 && c.rate < max(c.best, c.configured)/100*loweredPercent
+}
+
+// Raise raises an estimate that was lowered to a rate that a train has shown, and reports whether
+// that is clearly more. One of a rate that is not configured begins again, as with Hint.
+func (c *Capacity) Raise(shown unit.Bandwidth) bool {
+	if !c.Lowered() || shown < c.rate/100*raisePercent {
+		return false
+	}
+	if c.configured > 0 {
+		c.set(min(shown, c.configured))
+		return true
+	}
+	*c = Capacity{best: c.best}
+	c.Hint(shown)
+	return true
 }
 
 // Hinted reports whether nothing but a hint is known of the rate.
@@ -313,6 +339,9 @@ func (c *Capacity) overloaded(jitter time.Duration) bool {
 // lower sets the estimate to what arrives, which is what the path carries. A path that suddenly
 // carries less than half may be interrupted: then the estimate is halved.
 func (c *Capacity) lower(arrives unit.Bandwidth, standing time.Duration) {
+	if c.found || c.hinted {
+		c.best = max(c.best, c.rate)
+	}
 	c.find(max(arrives, c.rate/2), standing)
 }
 

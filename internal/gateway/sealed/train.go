@@ -16,7 +16,8 @@ import (
 // each path whose rate it does not know. The one that decides which lines meet also sends them
 // between lines that have no path, and the other one to where the scouts of these have come from:
 // lines may be slow in one direction only. Trains are sent while no packets are carried, which would
-// be between those of the train, and never on metered lines.
+// be between those of the train, and never on metered lines. They also show whether a path has
+// recovered whose rate has fallen: pages are complete before they would.
 
 // trainCounts are the numbers of scouts of trains: a longer one follows where one took less than
 // shortTrain, or at last than wholeTrain and trainJitters times the jitter of its path. A line that
@@ -37,6 +38,9 @@ const (
 	// trainAgain is the time to the next train between lines that may meet otherwise: a line may
 	// have got another rate for good.
 	trainAgain = time.Hour
+	// loweredPause is the time between a train and one over a path whose estimate has fallen. It
+	// doubles with each, up to 2^mostRaises times, until none was needed for twice as long.
+	loweredPause, mostRaises = 10 * time.Second, 8
 	// mostOffered bounds the places that trains may be sent to because scouts came from there: more
 	// are of a peer whose addresses have changed.
 	mostOffered = 4 * tunnel.MaxPaths
@@ -62,6 +66,10 @@ type shown struct {
 	rate  unit.Bandwidth // 0: nothing
 	tries int
 	due   time.Duration // of the next train
+	// at is when the last one ended, and raises the number of those that were sent because an
+	// estimate had fallen.
+	at     time.Duration
+	raises int
 }
 
 // ended reports whether trains have shown what they can.
@@ -108,7 +116,7 @@ func (x *trains) advance(b *batch, k *keys, now time.Duration) time.Duration {
 			return t.due
 		}
 		before := x.shown[t.to]
-		next := shown{cmp.Or(rate, before.rate), before.tries + 1, now + trainPause<<min(before.tries, trainTries)}
+		next := shown{cmp.Or(rate, before.rate), before.tries + 1, now + trainPause<<min(before.tries, trainTries), now, x.raise(t.to, rate, now)}
 		if next.ended() {
 			next.due = now + trainAgain
 			if !x.peer.numbering.owner {
@@ -133,6 +141,29 @@ func (x *trains) advance(b *batch, k *keys, now time.Duration) time.Duration {
 	return due
 }
 
+// raise raises the estimate of the path to a place, if it has fallen and a train has shown more, and
+// returns the number of such trains: of a line that only carries bursts at that rate, the estimate
+// falls again, and trains have to become seldom, too.
+func (x *trains) raise(to place, rate unit.Bandwidth, now time.Duration) int {
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
+		c := &l.rates.capacity
+		if l.place() != to || !c.Lowered() {
+			continue
+		}
+		if before := c.Value(); c.Raise(rate) {
+			x.hinted[i], x.peer.scheduling.outdated = to, true
+			x.peer.log.Info("the path carries more again", "peer", x.peer.conf.Name, "path", l.title(), "before", before, "rate", rate)
+		}
+		s := x.shown[to]
+		if now-s.at > 2*loweredPause<<s.raises {
+			return 1
+		}
+		return min(s.raises+1, mostRaises)
+	}
+	return 0
+}
+
 // next returns the place that a train is to be sent to next, and when.
 func (x *trains) next(now time.Duration) (to place, due time.Duration) {
 	due = now + time.Hour
@@ -147,7 +178,15 @@ func (x *trains) next(now time.Duration) (to place, due time.Duration) {
 		at := x.peer.matching.alive(i)
 		switch {
 		case at.line == nil:
-		case l.configuredRate() > 0 || x.peer.uses.of(i).Metered():
+		case x.peer.uses.of(i).Metered():
+			known[at] = true
+		case l.rates.capacity.Lowered():
+			s := x.shown[at]
+			if again := s.at + loweredPause<<s.raises; again < due {
+				to, due = at, again
+			}
+			known[at] = l.configuredRate() > 0
+		case l.configuredRate() > 0:
 			known[at] = true
 		case !x.shown[at].ended() && !l.rates.capacity.Known():
 			add(at)
