@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -164,6 +165,39 @@ func (g *Gateway) permit() error {
 		}
 		return err
 	})
+}
+
+// followPause is the least time between two looks at nftables: programs of containers change it
+// often.
+const followPause = 500 * time.Millisecond
+
+// followFirewall restores the gateway's rules of nftables as soon as others have changed it, until
+// ctx ends. Reloads of firewalls flush all tables: until then no packets are masqueraded, and the
+// host itself resets connections whose packets reach it.
+func (g *Gateway) followFirewall(ctx context.Context) {
+	var changes <-chan struct{}
+	if err := g.namespace.Do(func() (err error) { changes, err = nft.Follow(ctx); return err }); err != nil {
+		return // a kernel without nf_tables
+	}
+	for range changes {
+		var list []condition.Condition
+		g.loop.Do(ctx, func() {
+			if g.config.translates() || g.config.Firewall == FirewallManage {
+				list = []condition.Condition{g.masquerading(), g.firewall()}
+			}
+		})
+		var x condition.Examination
+		if err := g.namespace.Do(func() error { x = condition.Examine(list); return nil }); err != nil {
+			g.log.Warn("nftables is not examined", "err", err)
+		}
+		for _, name := range x.Restored {
+			g.log.Warn("another program changed the host, restored it", "condition", name)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(followPause):
+		}
+	}
 }
 
 // forbid removes the gateway's rules from firewalls of the host.

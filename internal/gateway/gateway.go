@@ -53,6 +53,8 @@ type Gateway struct {
 	keep          bool
 
 	reloading sync.Mutex
+	// translating serializes what conditions do with translation.
+	translating sync.Mutex
 
 	// The rest belongs to the loop.
 	config Config
@@ -317,9 +319,14 @@ func (g *Gateway) run(ctx context.Context) error {
 		contain.Repeat(loopCtx, contain.GatewayTimer, g.log, func() { g.followNames(loopCtx) })
 	})
 	background.Go(func() { g.meter(loopCtx) })
+	background.Go(func() {
+		contain.Repeat(loopCtx, contain.Reconcile, g.log, func() { g.followFirewall(loopCtx) })
+	})
 	err = g.loop.Run(loopCtx, g)
 	if g.config.translates() && !g.keep {
+		g.translating.Lock() // what began to be restored is, before it is removed
 		err = errors.Join(err, g.untranslate())
+		g.translating.Unlock()
 	}
 	if !g.keep {
 		err = errors.Join(err, g.forbid())

@@ -174,6 +174,8 @@ func (g *Gateway) masquerading() condition.Condition {
 // withTranslation calls do with the desired table, or nil without one, outside of the loop. It does
 // not after the loop has ended.
 func (g *Gateway) withTranslation(do func(*nft.Translation)) {
+	g.translating.Lock()
+	defer g.translating.Unlock()
 	var t *nft.Translation
 	if g.loop.Do(context.Background(), func() { t = g.translation }) {
 		do(t)
