@@ -137,6 +137,11 @@ func (r *peer) advanceLocked(now time.Duration, b *batch) time.Duration {
 	r.selection.update(now)
 	due = min(due, r.messages.repeat(b, k, now))
 	b.flush()
+	for i := range r.links {
+		if l := &r.links[i]; l.line != nil && l.probing.alive.Alive() {
+			l.line.alive.Store(int64(min(due, now+time.Second)))
+		}
+	}
 	return due
 }
 

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,13 @@ type line struct {
 	mark   uint32
 	conf   atomic.Pointer[dataplane.Path]
 
+	// socket sends, and receives as the one in place of which it does.
 	socket atomic.Pointer[udp.Socket]
+	// alive is until when a path of a peer over the line was alive, turned when the port to send from
+	// changed, and listening the socket of the configured port while another one sends.
+	alive     atomic.Int64
+	turned    time.Duration
+	listening *udp.Socket
 	// grant is what the member of the path relays, nil if it does not. proven is when the home
 	// agent last answered over it, active when packets were last sent to the home agent.
 	grant          atomic.Pointer[grant]
@@ -77,42 +84,127 @@ func (l *line) openLocked() {
 	old := l.socket.Load()
 	if err == nil && old != nil && index == l.index {
 		l.checkError(p.now())
+		l.turn(p.now())
 		return
 	}
-	if old != nil {
-		l.socket.Store(nil)
-		old.Close()
-	}
+	l.closeSockets()
 	if err != nil {
 		l.fail(err)
 		return
 	}
-	var s *udp.Socket
-	if err := p.enter(func() (err error) {
-		s, err = udp.Listen(udp.Options{Local: netip.AddrPortFrom(netip.Addr{}, l.port), Interface: l.device, Mark: l.mark})
-		return err
-	}); err != nil {
+	if err := l.listen(l.port); err != nil {
 		l.fail(err)
 		return
 	}
-	l.index = index
+	l.index, l.turned = index, p.now()
 	l.fail(nil)
+}
+
+// listen opens a socket with a local port, which sends from now on.
+func (l *line) listen(port uint16) error {
+	p := l.plane
+	var s *udp.Socket
+	if err := p.enter(func() (err error) {
+		s, err = udp.Listen(udp.Options{Local: netip.AddrPortFrom(netip.Addr{}, port), Interface: l.device, Mark: l.mark})
+		return err
+	}); err != nil {
+		return err
+	}
 	l.socket.Store(s)
 	p.loops.Go(func() { p.receive(l, s) })
+	return nil
+}
+
+// turnAfter is for how long a line behind NAT is dead until it sends from another port, and then
+// from the configured one again.
+const turnAfter = 20 * time.Second
+
+// turn has a line that is dead send from another port, or from the configured one again. A router
+// may have a mapping of NAT that leads nowhere, such as to the portal of a hotel or with an address
+// that it no longer has, which it keeps for as long as packets use it: probes would keep it for
+// ever. Messages to the configured port are received all the time.
+func (l *line) turn(now time.Duration) {
+	p := l.plane
+	alive := time.Duration(l.alive.Load())
+	if now-max(alive, l.turned) < p.turnAfter || !l.conf.Load().Usable || !p.mayTurn() || !l.translated() {
+		return
+	}
+	first := alive > l.turned
+	l.turned = now
+	s := l.socket.Load()
+	if l.listening != nil {
+		l.socket.Store(l.listening)
+		l.listening = nil
+		s.Close()
+		return
+	}
+	if err := l.listen(0); err != nil {
+		p.log.Debug("open another port", "path", l.name, "err", err)
+		return
+	}
+	l.listening = s
+	if first {
+		p.log.Info("line is dead, sending from other ports, too", "path", l.name)
+	}
+}
+
+// mayTurn reports whether lines may send from other ports than the configured one: nobody begins a
+// session with that port, and no program of the kernel sends from it. The plane's mutex is locked.
+func (p *Plane) mayTurn() bool {
+	return !p.state.Probes.Compatible && !slices.ContainsFunc(p.state.Peers, func(r dataplane.Peer) bool {
+		return len(r.Endpoints) == 0 || r.Mode.Open() || r.Alliance.Role != dataplane.NoRole
+	})
+}
+
+// sharedSpace is that of NAT of providers (RFC 6598).
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
+
+// translated reports whether the packets of a line are translated: it has no public address of
+// IPv4, but a private one.
+func (l *line) translated() bool {
+	private := false
+	for _, a := range l.addresses(l.index) {
+		switch {
+		case !a.Is4():
+		case a.IsPrivate() || sharedSpace.Contains(a):
+			private = true
+		case a.IsGlobalUnicast():
+			return false
+		}
+	}
+	return private
+}
+
+// addresses returns the addresses of the interface with this index.
+func (l *line) addresses(index int) (list []netip.Addr) {
+	var all []net.Addr
+	if err := l.plane.enter(func() (err error) { all, err = (&net.Interface{Index: index}).Addrs(); return err }); err != nil {
+		return nil // the interface is gone
+	}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			list = append(list, p.Addr())
+		}
+	}
+	return list
+}
+
+// closeSockets closes the sockets.
+func (l *line) closeSockets() {
+	if s := l.socket.Swap(nil); s != nil {
+		s.Close()
+	}
+	if l.listening != nil {
+		l.listening.Close()
+		l.listening = nil
+	}
 }
 
 // findAddress finds an IPv4 address of the interface with this index.
 func (l *line) findAddress(index int) {
-	var all []net.Addr
-	if err := l.plane.enter(func() (err error) { all, err = (&net.Interface{Index: index}).Addrs(); return err }); err != nil {
-		return // the interface is gone
-	}
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
-			found := p.Addr()
-			l.local.Store(&found)
-			return
-		}
+	if all := l.addresses(index); slices.ContainsFunc(all, netip.Addr.Is4) {
+		found := all[slices.IndexFunc(all, netip.Addr.Is4)]
+		l.local.Store(&found)
 	}
 }
 
@@ -126,9 +218,7 @@ func (l *line) address() netip.Addr {
 
 func (l *line) closeLocked() {
 	l.closed = true
-	if s := l.socket.Swap(nil); s != nil {
-		s.Close()
-	}
+	l.closeSockets()
 }
 
 // fail records the last error of the socket, nil if it works. Only the change between the two is

@@ -45,6 +45,8 @@ type Plane struct {
 	device *tun.Device
 	opened dataplane.Open
 	opens  dataplane.Relays // of open messages
+	// turnAfter is the constant of that name, which a test may change.
+	turnAfter time.Duration
 
 	// wake wakes the control loop.
 	wake chan struct{}
@@ -170,7 +172,7 @@ func withoutDevice(o Options, enter func(func() error) error) *Plane {
 	p := &Plane{
 		log: o.Log, opened: o.Open, opens: o.Relays, enter: enter, start: time.Now(), wall: time.Now,
 		wake: make(chan struct{}, 1), expires: newDeadline(), paces: newDeadline(), exchanges: newExchanges(),
-		fastest: tunnel.FastestSuite(), peers: map[handshake.PublicKey]*peer{}, keys: map[uint32]*keys{}, pending: map[uint32]*peer{},
+		fastest: tunnel.FastestSuite(), turnAfter: turnAfter, peers: map[handshake.PublicKey]*peer{}, keys: map[uint32]*keys{}, pending: map[uint32]*peer{},
 		relays: map[place]*relay{},
 	}
 	if p.log == nil {
