@@ -258,7 +258,7 @@ func (r Route) scope() uint8 {
 	switch v4 := r.Dst.Addr().Is4(); {
 	case v4 && r.Kind == Deliver:
 		return unix.RT_SCOPE_HOST
-	case v4 && r.onLink():
+	case v4 && r.onLink() && r.Program == 0: // a program routes packets again, to other links
 		return unix.RT_SCOPE_LINK
 	}
 	return unix.RT_SCOPE_UNIVERSE

@@ -51,6 +51,7 @@ var samples = []Object{
 	Route{Dst: netip.MustParsePrefix("2001:db8::1/128"), Link: "eth0", Local: LocalAction{Behavior: EndDX4, Nexthop: netip.MustParseAddr("192.0.2.1")}},
 	Route{Dst: netip.MustParsePrefix("240.0.0.1/32"), Link: "eth0", Mark: 0xe4000001},
 	Route{Dst: netip.MustParsePrefix("2001:db8:c::/64"), Link: "eth0", Program: testProgram, MTU: 1460},
+	Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0", Program: testProgram, MTU: 1460},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), Mark: 0xe4000001, Table: 1000},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("192.0.2.1/32"), Table: 1000},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), Iif: "wan", Unreachable: true},
