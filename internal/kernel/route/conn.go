@@ -280,16 +280,22 @@ func encode(steps []step, op Op, r resolver) ([]step, error) {
 		return encodeRule(steps, op, o), nil
 	case Nexthop:
 		if op.Delete {
-			return append(steps, step{msg: message(unix.RTM_DELNEXTHOP, 0, putNexthop(nil, o, op.Protocol, 0, true)), gone: true}), nil
+			return append(steps, step{msg: message(unix.RTM_DELNEXTHOP, 0, putNexthop(nil, o, op.Protocol, 0, 0, true)), gone: true}), nil
 		}
 		i, err := r.index(o.Link)
 		if err != nil {
 			return steps, err
 		}
-		return append(steps, step{msg: message(unix.RTM_NEWNEXTHOP, flags, putNexthop(nil, o, op.Protocol, i, false))}), nil
+		var program uint32
+		if o.Mark != 0 {
+			if program, err = r.program(marking{o.Mark, true}); err != nil {
+				return steps, err
+			}
+		}
+		return append(steps, step{msg: message(unix.RTM_NEWNEXTHOP, flags, putNexthop(nil, o, op.Protocol, i, program, false))}), nil
 	case NexthopGroup:
 		if op.Delete {
-			return append(steps, step{msg: message(unix.RTM_DELNEXTHOP, 0, putNexthop(nil, Nexthop{ID: o.ID}, op.Protocol, 0, true)), gone: true}), nil
+			return append(steps, step{msg: message(unix.RTM_DELNEXTHOP, 0, putNexthop(nil, Nexthop{ID: o.ID}, op.Protocol, 0, 0, true)), gone: true}), nil
 		}
 		return append(steps, step{msg: message(unix.RTM_NEWNEXTHOP, flags, putNexthopGroup(nil, o, op.Protocol))}), nil
 	case Route:
@@ -307,7 +313,7 @@ func encode(steps []step, op Op, r resolver) ([]step, error) {
 		case o.Program != 0:
 			program, err = programFD(o.Program)
 		case o.Mark != 0:
-			program, err = r.program(o.Mark)
+			program, err = r.program(marking{mark: o.Mark})
 		}
 		if err != nil {
 			return steps, err
@@ -880,6 +886,9 @@ func (c *Conn) SIDOf(local, remote netip.AddrPort) (netip.Addr, error) {
 	b = putAttr(b, unix.RTA_SPORT, binary.BigEndian.AppendUint16(nil, local.Port()))
 	b = putAttr(b, unix.RTA_DPORT, binary.BigEndian.AppendUint16(nil, remote.Port()))
 	r, err := c.route(remote.Addr(), local.Addr(), 0, b)
+	if err == nil && r.mark != 0 { // the packets are routed again, with the mark of a Nexthop
+		r, err = c.route(remote.Addr(), local.Addr(), 0, putUint32(b, unix.RTA_MARK, r.mark))
+	}
 	if err != nil && !noRoute(err) {
 		return netip.Addr{}, fmt.Errorf("look up connection %s to %s: %w", local, remote, err)
 	}
@@ -892,6 +901,7 @@ type resolved struct {
 	gateway, source netip.Addr
 	index           uint32     // of the interface
 	sid             netip.Addr // that it encapsulates it to; not valid if it does not
+	mark            uint32     // that it sets, to route the packet again; 0: it does not
 }
 
 // routeTo asks the kernel for its route to dst, with further attributes of the packet.
@@ -931,8 +941,11 @@ func (c *Conn) route(dst, src netip.Addr, flags uint32, more []byte) (r resolved
 				r.index = at.uint32()
 			}
 		}
-		if kind == unix.LWTUNNEL_ENCAP_SEG6 {
+		switch kind {
+		case unix.LWTUNNEL_ENCAP_SEG6:
 			r.sid, _, _ = decodeSegment(encap)
+		case unix.LWTUNNEL_ENCAP_BPF:
+			r.mark, _ = decodeSentMark(encap)
 		}
 		return r, at.err
 	}
@@ -991,7 +1004,7 @@ func (c *Conn) execute(m netlink.Message) ([]netlink.Message, error) {
 // A resolver returns the kernel's numbers for what objects name, and space for their messages.
 type resolver struct {
 	index   func(link string) (uint32, error)
-	program func(mark uint32) (uint32, error) // a file descriptor
+	program func(marking) (uint32, error) // a file descriptor
 	arena   *arena
 }
 

@@ -728,12 +728,20 @@ func TestKernelSIDOf(t *testing.T) {
 	l := newLab(t)
 	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/64")}, route.Address{Link: "a0", Prefix: pfx("192.0.2.1/24")},
 		route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")}, route.Nexthop{ID: 8, Link: "a0", SID: ip("fd00:1::2")})
-	l.add(route.NexthopGroup{ID: 9, Members: "7,1/8,1"})
-	l.add(route.Route{Dst: pfx("2001:db8:c::/64"), NexthopID: 9}, route.Route{Dst: pfx("203.0.113.0/24"), NexthopID: 9}, route.Route{Dst: pfx("2001:db8:d::/64"), NexthopID: 8})
+	// Of those with a mark, the rule's table has the SID.
+	const first, second = 0x7ab50001, 0x7ab50002
+	l.add(route.Nexthop{ID: 17, Link: "a0", SID: ip("fd00:1::1"), Mark: first}, route.Nexthop{ID: 18, Link: "a0", SID: ip("fd00:1::2"), Mark: second})
+	l.add(route.NexthopGroup{ID: 9, Members: "7,1/8,1"}, route.NexthopGroup{ID: 19, Members: "17,1/18,1"})
+	l.add(route.Route{Dst: pfx("2001:db8:c::/64"), NexthopID: 9}, route.Route{Dst: pfx("203.0.113.0/24"), NexthopID: 9}, route.Route{Dst: pfx("2001:db8:d::/64"), NexthopID: 8},
+		route.Route{Dst: pfx("2001:db8:e::/64"), NexthopID: 19, MTU: 1460}, route.Route{Dst: pfx("198.51.100.0/24"), NexthopID: 19, MTU: 1460})
+	for mark, nexthop := range map[uint32]uint32{first: 7, second: 8} {
+		l.add(route.Rule{Priority: 2, Mark: mark, Table: mark & 0xff}, route.Rule{Priority: 2, From: pfx("0.0.0.0/0"), Mark: mark, Table: mark & 0xff},
+			route.Route{Dst: pfx("2001:db8:e::/64"), Table: mark & 0xff, NexthopID: nexthop}, route.Route{Dst: pfx("198.51.100.0/24"), Table: mark & 0xff, NexthopID: nexthop})
+	}
 	l.in(func() error {
 		return errors.Join(netns.Sysctl("net.ipv4.fib_multipath_hash_policy", "1"), netns.Sysctl("net.ipv6.fib_multipath_hash_policy", "1"))
 	})
-	for _, ends := range [][2]string{{"2001:db8:1::1", "2001:db8:c::9"}, {"192.0.2.1", "203.0.113.9"}} {
+	for _, ends := range [][2]string{{"2001:db8:1::1", "2001:db8:c::9"}, {"192.0.2.1", "203.0.113.9"}, {"2001:db8:1::1", "2001:db8:e::9"}, {"192.0.2.1", "198.51.100.9"}} {
 		found := map[netip.Addr]int{}
 		for port := range uint16(64) {
 			local, remote := netip.AddrPortFrom(ip(ends[0]), 443), netip.AddrPortFrom(ip(ends[1]), 40000+port)

@@ -10,26 +10,36 @@ import (
 	"github.com/tabane/tabane/internal/kernel/bpf"
 )
 
-// marks are the programs of routes with a mark. It is safe for concurrent use.
+// marks are the programs of routes and nexthop objects with a mark. It is safe for concurrent use.
 type marks struct {
 	mu       sync.Mutex
-	programs map[uint32]*bpf.Mark
+	programs map[marking]*bpf.Mark
 }
 
-// program returns the file descriptor of the program for a mark.
-func (m *marks) program(mark uint32) (uint32, error) {
+// marking is what a program does: it sets a mark on packets that are received, or sent.
+type marking struct {
+	mark uint32
+	sent bool
+}
+
+// program returns the file descriptor of a program.
+func (m *marks) program(k marking) (uint32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p := m.programs[mark]
+	p := m.programs[k]
 	if p == nil {
+		load := bpf.LoadMark
+		if k.sent {
+			load = bpf.LoadSentMark
+		}
 		var err error
-		if p, err = bpf.LoadMark(mark); err != nil {
-			return 0, fmt.Errorf("load program for mark %#x: %w", mark, err)
+		if p, err = load(k.mark); err != nil {
+			return 0, fmt.Errorf("load program for mark %#x: %w", k.mark, err)
 		}
 		if m.programs == nil {
-			m.programs = map[uint32]*bpf.Mark{}
+			m.programs = map[marking]*bpf.Mark{}
 		}
-		m.programs[mark] = p
+		m.programs[k] = p
 	}
 	return p.FD(), nil
 }
@@ -45,8 +55,8 @@ func (m *marks) close() error {
 	return errors.Join(errs...)
 }
 
-// markPrefix begins the names of the programs of marks. Of a route's program the kernel reports the
-// name alone.
+// markPrefix begins the names of the programs of marks. Of a program the kernel reports the name
+// alone.
 const markPrefix = "tabane-mark-"
 
 func markName(mark uint32) string { return markPrefix + strconv.FormatUint(uint64(mark), 16) }

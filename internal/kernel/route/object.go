@@ -336,13 +336,21 @@ func (m EncapMode) String() string {
 // use. With a SID, packets are encapsulated and routed to the SID; Link is then the device of the
 // object and does not select the outgoing interface. Without a Gateway the kernel has a discard-only
 // address as one, to which it sends nothing: of a nexthop object without gateway, it ignores ICMPv6
-// Packet Too Big. Its key is the ID.
+// Packet Too Big.
+//
+// Packets are encapsulated before they are fragmented, and forwarded ones before they are compared
+// with the MTU, filtered and translated. With a Mark as well, they are not encapsulated but get the
+// mark, after all of that, and are routed again, so that a Rule can select a table with the
+// encapsulation by the mark.
+//
+// Its key is the ID.
 type Nexthop struct {
 	ID      uint32
 	Link    string
 	Gateway netip.Addr // IPv6
 	SID     netip.Addr
 	Encap   EncapMode
+	Mark    uint32
 }
 
 // Key returns the key of the nexthop.
@@ -351,7 +359,10 @@ func (n Nexthop) Key() Key { return Key{class: ClassNexthop, a: n.ID} }
 func (n Nexthop) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "id %d", n.ID)
-	if n.SID.IsValid() {
+	switch {
+	case n.Mark != 0:
+		fmt.Fprintf(&b, " encap bpf xmit %s", markName(n.Mark))
+	case n.SID.IsValid():
 		fmt.Fprintf(&b, " encap seg6 mode %s segs %s", n.Encap, n.SID)
 	}
 	gateway, onLink := n.gateway()
@@ -380,7 +391,7 @@ func (n Nexthop) gateway() (a netip.Addr, onLink bool) {
 
 // Normal implements Object.
 func (n Nexthop) Normal() Object {
-	if !n.SID.IsValid() {
+	if !n.SID.IsValid() || n.Mark != 0 {
 		n.Encap = EncapRed
 	}
 	return n
@@ -393,6 +404,9 @@ func (n Nexthop) Check() error {
 	}
 	if n.Encap > EncapFull {
 		return fmt.Errorf("encapsulation mode %d is unknown", n.Encap)
+	}
+	if n.Mark != 0 && (!n.SID.IsValid() || n.Gateway.IsValid()) {
+		return errors.New("a nexthop object with a mark has a SID alone")
 	}
 	for _, a := range []struct {
 		what string

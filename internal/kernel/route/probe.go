@@ -34,6 +34,11 @@ func SupportsMark() error {
 	return probe(Route{Table: MainTable, Dst: netip.MustParsePrefix("240.0.0.0/32"), Metric: math.MaxUint32, Link: "lo", Mark: 1})
 }
 
+// SupportsSentMark is SupportsMark for nexthop objects with a mark.
+func SupportsSentMark() error {
+	return probe(Nexthop{ID: math.MaxUint32, Link: "lo", SID: nowhere, Mark: 1})
+}
+
 // absent returns a route with the action that does not exist.
 func absent(l LocalAction) Route {
 	return Route{Table: MainTable, Dst: netip.PrefixFrom(nowhere, nowhere.BitLen()), Metric: math.MaxUint32, Link: "lo", Local: l}
@@ -67,11 +72,17 @@ func (c *Conn) refusal(o Object) error {
 	marked := false
 	switch o := o.(type) {
 	case Nexthop:
-		m = message(unix.RTM_NEWNEXTHOP, 0, putNexthop(nil, o, unix.RTPROT_STATIC, uint32(lo.Index), false))
+		var program uint32
+		if marked = o.Mark != 0; marked {
+			if program, err = c.marks.program(marking{o.Mark, true}); err != nil {
+				return err
+			}
+		}
+		m = message(unix.RTM_NEWNEXTHOP, 0, putNexthop(nil, o, unix.RTPROT_STATIC, uint32(lo.Index), program, false))
 	case Route:
 		var program uint32
 		if marked = o.Mark != 0; marked {
-			if program, err = c.marks.program(o.Mark); err != nil {
+			if program, err = c.marks.program(marking{mark: o.Mark}); err != nil {
 				return err
 			}
 		}

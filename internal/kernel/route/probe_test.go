@@ -13,6 +13,7 @@ func TestProbeChangesNothing(t *testing.T) {
 	before := l.ip("-6 route show table all") + l.ip("-4 route show table all") + l.ip("nexthop show")
 	l.in(route.SupportsSEG6)
 	l.in(route.SupportsMark)
+	l.in(route.SupportsSentMark)
 	if after := l.ip("-6 route show table all") + l.ip("-4 route show table all") + l.ip("nexthop show"); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}

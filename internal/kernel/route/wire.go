@@ -184,7 +184,9 @@ func putRule(b []byte, r Rule, p Protocol) []byte {
 	return b
 }
 
-func putNexthop(b []byte, n Nexthop, p Protocol, index uint32, del bool) []byte {
+// putNexthop appends a nexthop object; program is the file descriptor of its program, if it has a
+// mark.
+func putNexthop(b []byte, n Nexthop, p Protocol, index, program uint32, del bool) []byte {
 	if del {
 		b = append(b, make([]byte, sizeofNhmsg)...)
 		return putUint32(b, unix.NHA_ID, n.ID)
@@ -201,7 +203,11 @@ func putNexthop(b []byte, n Nexthop, p Protocol, index uint32, del bool) []byte 
 	if gateway.IsValid() {
 		b = putAddr(b, unix.NHA_GATEWAY, gateway)
 	}
-	if n.SID.IsValid() {
+	switch {
+	case n.Mark != 0:
+		b = putUint16(b, unix.NHA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_BPF)
+		b = putNested(b, unix.NHA_ENCAP, func(b []byte) []byte { return putHook(b, lwtBPFXmit, program, markName(n.Mark)) })
+	case n.SID.IsValid():
 		b = putUint16(b, unix.NHA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_SEG6)
 		b = putNested(b, unix.NHA_ENCAP, func(b []byte) []byte { return putSegment(b, n.SID, n.Encap) })
 	}
@@ -318,11 +324,14 @@ func putRoute(b []byte, r Route, p Protocol, index, program uint32, del bool) []
 // putProgram appends the program of a route.
 func putProgram(b []byte, hook uint16, fd uint32, name string) []byte {
 	b = putUint16(b, unix.RTA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_BPF)
-	return putNested(b, unix.RTA_ENCAP, func(b []byte) []byte {
-		return putNested(b, hook, func(b []byte) []byte {
-			b = putUint32(b, lwtBPFProgFD, fd)
-			return putAttr(b, lwtBPFProgName, append([]byte(name), 0))
-		})
+	return putNested(b, unix.RTA_ENCAP, func(b []byte) []byte { return putHook(b, hook, fd, name) })
+}
+
+// putHook appends a program and its hook.
+func putHook(b []byte, hook uint16, fd uint32, name string) []byte {
+	return putNested(b, hook, func(b []byte) []byte {
+		b = putUint32(b, lwtBPFProgFD, fd)
+		return putAttr(b, lwtBPFProgName, append([]byte(name), 0))
 	})
 }
 
@@ -702,6 +711,12 @@ func decodeNexthop(b []byte, names links) (f found, err error) {
 		if n.SID, n.Encap, ok = decodeSegment(encap); !ok {
 			altered = true
 		}
+	case unix.LWTUNNEL_ENCAP_BPF:
+		var ok bool
+		if n.Mark, ok = decodeSentMark(encap); !ok {
+			altered = true
+		}
+		n.SID = n.Gateway
 	default:
 		altered = true
 	}
@@ -929,28 +944,48 @@ func decodeLocal(b []byte) (l LocalAction, ok bool) {
 
 // decodeProgram decodes the program of a mark or a number; ok is false if it is another one.
 func decodeProgram(b []byte, r *Route) (ok bool) {
+	switch hook, name := decodeHook(b); hook {
+	case lwtBPFIn:
+		r.Mark, ok = markOf(name)
+	case lwtBPFXmit:
+		r.Program, ok = programOf(name)
+	}
+	return ok
+}
+
+// decodeSentMark decodes the program of a nexthop object with a mark; ok is false if it is another
+// one.
+func decodeSentMark(b []byte) (mark uint32, ok bool) {
+	hook, name := decodeHook(b)
+	if hook != lwtBPFXmit {
+		return 0, false
+	}
+	return markOf(name)
+}
+
+// decodeHook decodes the hook and the name of the only program; the hook is 0 if it is not the only
+// one.
+func decodeHook(b []byte) (hook uint16, name string) {
 	at := attrs{b: b}
 	for at.next() {
-		if ok {
-			return false
+		if hook != 0 {
+			return 0, ""
 		}
-		in, name := attrs{b: at.data}, ""
+		hook = at.typ
+		in := attrs{b: at.data}
 		for in.next() {
 			if in.typ == lwtBPFProgName {
 				name = unix.ByteSliceToString(in.data)
 			}
 		}
-		switch at.typ {
-		case lwtBPFIn:
-			r.Mark, ok = markOf(name)
-		case lwtBPFXmit:
-			r.Program, ok = programOf(name)
-		}
-		if !ok || in.err != nil {
-			return false
+		if in.err != nil {
+			return 0, ""
 		}
 	}
-	return ok && at.err == nil
+	if at.err != nil {
+		return 0, ""
+	}
+	return hook, name
 }
 
 // A Link is a network interface and its state in the kernel.
