@@ -239,7 +239,7 @@ func TestSpray(t *testing.T) {
 		sprays := mode != "best"
 		l.eventually("rules and the route are as the mode has them", 20*time.Second, func() (bool, string) {
 			rules := l.ip("server", "rule show")
-			return strings.Contains(rules, "fwmark") == sprays && strings.Contains(rules, "998:") == sprays && strings.Contains(route(), "program") == sprays, rules + route()
+			return strings.Contains(rules, "fwmark") == sprays && strings.Contains(rules, "to fc00::/16") == sprays && strings.Contains(route(), "program") == sprays, rules + route()
 		})
 		before := sent()
 		l.eventually("the download goes on", 20*time.Second, func() (bool, string) { return sent()-before > size/4, "" })

@@ -49,7 +49,11 @@ func (e *Edge) BorrowedModes(ctx context.Context) (names []string, err error) {
 // Borrow delivers to a client address by a mode for BorrowedFor. Another call renews or replaces
 // it. An error says why the mode is not possible, and nothing has changed then.
 func (e *Edge) Borrow(ctx context.Context, client netip.Addr, mode string) (err error) {
-	if !e.daemon.Change(ctx, func() { err = e.egress.borrow(client, mode) }) {
+	marks := e.addMarks(ctx)
+	if !e.daemon.Change(ctx, func() {
+		marks()
+		err = e.egress.borrow(client, mode)
+	}) {
 		return errors.New("not running")
 	}
 	if err == nil {

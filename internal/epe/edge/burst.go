@@ -52,10 +52,14 @@ func (e *egress) leavePeer(p *peer) {
 		return
 	}
 	b := &p.burst
-	for n, d := range e.delivering {
-		if sid := e.sids.Value(n); !slices.Contains(b.sids, sid) && e.leadsTo(p, sid) {
-			b.sids = append(b.sids, sid)
-			e.kernel.Suspend(d.Key())
+	for to, d := range e.delivering {
+		switch sid := e.sids.Value(to.sid); {
+		case to.mark != 0 && to.mark != p.mark():
+		case to.mark != 0, e.leadsTo(p, sid):
+			if !slices.Contains(b.sids, sid) {
+				b.sids = append(b.sids, sid)
+				e.kernel.Suspend(d.Key())
+			}
 		}
 	}
 	if !b.left {
@@ -90,8 +94,10 @@ func (e *egress) awaitEnd(p *peer) {
 		}
 		for _, sid := range b.sids {
 			if n, ok := e.sids.Find(sid); ok && !e.discarded[sid] {
-				if d, ok := e.delivering[n]; ok {
-					e.kernel.Set(d.Nexthop)
+				for _, to := range []lead{{sid: n}, {n, p.mark()}} {
+					if d, ok := e.delivering[to]; ok {
+						e.kernel.Set(d.Nexthop)
+					}
 				}
 			}
 		}

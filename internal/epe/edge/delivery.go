@@ -98,8 +98,8 @@ type member struct {
 type group struct {
 	key     string
 	members []member
-	sids    []uint32 // numbers in nexthops.sids
-	id      uint32   // of the nexthop object
+	leads   []lead // of the members
+	id      uint32 // of the nexthop object
 	uses    int
 	// sprayed is set if packets of a connection are sent through all members, of which all but one
 	// may have no route at present.
@@ -112,7 +112,7 @@ type group struct {
 
 // ownsNexthop reports whether a group has a nexthop object of its own.
 func (e *egress) ownsNexthop(g *group) bool {
-	return g.sprayed == nil && g.id != e.delivering[g.sids[0]].ID
+	return g.sprayed == nil && g.id != e.delivering[g.leads[0]].ID
 }
 
 // deliveryRules are the rules of a configuration.
@@ -365,7 +365,7 @@ func (g *group) present() []member {
 
 // setGroup sets the nexthop object of a group that has one of its own. A dry run has none.
 func (e *egress) setGroup(g *group) {
-	o := route.NexthopGroup{ID: g.id, Members: e.join(g.present())}
+	o := route.NexthopGroup{ID: g.id, Members: e.join(g, g.present())}
 	switch {
 	case g.sprayed != nil:
 		e.setSprayed(g)
@@ -460,7 +460,10 @@ func (e *egress) deliveredRoute(prefix netip.Prefix, g *group) route.Route {
 	if g != nil {
 		r.NexthopID = g.id
 	}
-	if e.config.encap() == route.EncapRed {
+	switch {
+	case g != nil && g.leads[0].mark != 0:
+		r.MTU = uint32(e.mtu - e.config.encap().Overhead())
+	case e.config.encap() == route.EncapRed:
 		r.MTU = uint32(e.mtu) + redHeadroom
 	}
 	return r
@@ -612,23 +615,23 @@ func groupKey(members []member) string {
 func (e *egress) newGroup(key string, members []member) *group {
 	g := &group{key: key, members: members}
 	for _, m := range members {
-		g.sids = append(g.sids, e.useDelivering(m.sid))
+		g.leads = append(g.leads, e.useDelivering(m.peer, m.sid))
 	}
-	g.id = e.delivering[g.sids[0]].ID
-	if text := e.join(members); strings.Contains(text, "/") {
+	g.id = e.delivering[g.leads[0]].ID
+	if text := e.join(g, members); strings.Contains(text, "/") {
 		g.id = e.newID([]byte(text))
 	}
 	e.delivery.groups[key] = g
 	return g
 }
 
-// join returns the members of a group in the form of route.NexthopGroup. Peers may have a SID in
+// join returns some members of a group in the form of route.NexthopGroup. Peers may have a SID in
 // common.
-func (e *egress) join(members []member) string {
+func (e *egress) join(g *group, members []member) string {
 	weights := map[uint32]uint32{}
 	for _, m := range members {
-		n, _ := e.sids.Find(m.sid)
-		weights[e.delivering[n].ID] += uint32(m.weight)
+		to := g.leads[slices.Index(g.members, m)]
+		weights[e.delivering[to].ID] += uint32(m.weight)
 	}
 	var list []route.GroupMember
 	for _, id := range slices.Sorted(maps.Keys(weights)) {
@@ -652,7 +655,7 @@ func (e *egress) releaseGroup(g *group) {
 			delete(e.ids, g.id)
 		}
 	}
-	for _, sid := range g.sids {
-		e.releaseDelivering(sid)
+	for _, to := range g.leads {
+		e.releaseDelivering(to)
 	}
 }

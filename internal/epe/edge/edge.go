@@ -71,6 +71,7 @@ type Edge struct {
 	restarted  bool
 	quietTimer *time.Timer
 	hashing    hashing
+	canMark    func() bool
 	sprayer    *spray.Sprayer // nil: no mode needs it, or this host cannot do it
 	// keepsSprayer: a new configuration is about to need the sprayer.
 	keepsSprayer bool
@@ -183,7 +184,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 		return nil, errors.Join(err, endpoints.Close())
 	}
 	e := &Edge{
-		config: o.Config, keep: o.Keep, log: o.Log, daemon: d,
+		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, canMark: sync.OnceValue(func() bool { return markable(o.Log) }),
 		announcing:   announcing{mptcp: endpoints, owned: map[netip.Addr]bool{}},
 		routeReports: routeReports{pending: map[peerPrefix]pathmanager.Route{}, inherited: prefixSet{}},
 	}
@@ -254,6 +255,9 @@ func (e *Edge) prepare() error {
 			// A daemon that has ended changes nothing more; a panic is logged.
 			_ = contain.Do(contain.Reconcile, e.log, nil, func() { e.daemon.Change(context.Background(), f) })
 		})
+	}
+	if e.config.Delivery.leads() && e.canMark() {
+		e.egress.startMarking()
 	}
 	if e.config.Delivery.sprays() {
 		e.startSpraying(spray.New(e.config.links()))
@@ -616,6 +620,7 @@ func (e *Edge) Settled() bool {
 	if !e.daemon.Busy() {
 		again = e.egress.step(daemon.Step)
 		again = e.stopSpraying() || again
+		again = e.egress.stopMarking() || again
 	}
 	if !e.egress.fixedSettled() {
 		return again

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"encoding/binary"
 	"hash/fnv"
 	"net/netip"
 
@@ -14,17 +15,17 @@ const nexthopBase = 1 << 30
 // nexthops are the SIDs of routes, and the nexthop objects with the encapsulation to each.
 type nexthops struct {
 	sids hashtable.Interner[netip.Addr]
-	// objects are those of EPE Routes, delivering those of deliveries, by number of the SID: when a
+	// objects are those of EPE Routes by number of the SID, delivering those of deliveries: when a
 	// SID is lost, the kernel deletes the routes through the latter first.
 	objects    map[uint32]route.Nexthop
-	delivering map[uint32]delivering
+	delivering map[lead]delivering
 	ids        map[uint32]bool // of nexthop objects, and of groups
 	// discarded are the SIDs with a discard route.
 	discarded map[netip.Addr]bool
 }
 
 func newNexthops() nexthops {
-	return nexthops{objects: map[uint32]route.Nexthop{}, delivering: map[uint32]delivering{}, ids: map[uint32]bool{}, discarded: map[netip.Addr]bool{}}
+	return nexthops{objects: map[uint32]route.Nexthop{}, delivering: map[lead]delivering{}, ids: map[uint32]bool{}, discarded: map[netip.Addr]bool{}}
 }
 
 // useSID counts a route through a SID and returns the SID's number; the first one sets its nexthop
@@ -57,37 +58,57 @@ func (e *egress) releaseSID(n uint32) {
 	delete(e.objects, n)
 }
 
-// delivering is the nexthop object of a SID for deliveries, and how many groups use it.
+// lead is where a nexthop object of deliveries leads: to a SID, by its number, with the mark of an
+// egress peer. Without a mark, peers may have a SID in common.
+type lead struct{ sid, mark uint32 }
+
+// lead returns that of packets that are sent to the SID of a peer.
+func (e *egress) lead(p *peer, sid uint32) lead {
+	if !e.marking {
+		return lead{sid: sid}
+	}
+	return lead{sid, p.mark()}
+}
+
+// delivering is a nexthop object for deliveries, and how many groups use it.
 type delivering struct {
 	route.Nexthop
 	groups int
 }
 
-// useDelivering counts the use of a SID by a group, and returns the SID's number.
-func (e *egress) useDelivering(sid netip.Addr) uint32 {
-	n := e.useSID(sid)
-	d, ok := e.delivering[n]
+// useDelivering counts the use of a peer's SID by a group.
+func (e *egress) useDelivering(p *peer, sid netip.Addr) lead {
+	to := e.lead(p, e.useSID(sid))
+	d, ok := e.delivering[to]
 	if !ok {
-		d.Nexthop = e.objects[n]
-		d.ID = e.newID(append([]byte("delivery "), sid.AsSlice()...))
+		d.Nexthop = e.objects[to.sid]
+		d.Mark = to.mark
+		name := append([]byte("delivery "), sid.AsSlice()...)
+		if to.mark != 0 {
+			name = binary.BigEndian.AppendUint32(name, to.mark)
+		}
+		d.ID = e.newID(name)
 		e.kernel.Set(d.Nexthop)
 	}
 	d.groups++
-	e.delivering[n] = d
-	return n
+	e.delivering[to] = d
+	return to
 }
 
 // releaseDelivering ends the use of a SID by a group.
-func (e *egress) releaseDelivering(n uint32) {
-	d := e.delivering[n]
+func (e *egress) releaseDelivering(to lead) {
+	d := e.delivering[to]
 	d.groups--
-	e.delivering[n] = d
+	e.delivering[to] = d
 	if d.groups == 0 {
 		e.kernel.Delete(d.Key())
 		delete(e.ids, d.ID)
-		delete(e.delivering, n)
+		delete(e.delivering, to)
+		if to.mark != 0 && !e.config.Delivery.leads() {
+			e.unmarked = append(e.unmarked, d.Key())
+		}
 	}
-	e.releaseSID(n)
+	e.releaseSID(to.sid)
 }
 
 // discardMetric is that of the route that discards packets to an unreachable SID, better than that

@@ -125,20 +125,19 @@ func (e *egress) drop() {
 	var dropped, delivered []route.Key
 	for n, object := range e.objects {
 		sid := e.sids.Value(n)
-		d, delivers := e.delivering[n]
 		was, now := e.discarded[sid], !e.locators.reaches(sid)
 		switch {
 		case now && !was:
 			e.kernel.Set(discard(sid))
 			e.discarded[sid] = true
 			dropped = append(dropped, object.Key())
-			if delivers {
+			for _, d := range e.deliveringTo(n) {
 				delivered = append(delivered, d.Key())
 			}
 		case was && !now:
 			e.kernel.Set(object)
-			if delivers {
-				e.kernel.Set(d.Nexthop)
+			for _, d := range e.deliveringTo(n) {
+				e.kernel.Set(d)
 			}
 			e.kernel.Delete(discard(sid).Key())
 			delete(e.discarded, sid)
@@ -152,6 +151,16 @@ func (e *egress) drop() {
 	for _, object := range slices.Concat(delivered, dropped) {
 		e.kernel.Suspend(object)
 	}
+}
+
+// deliveringTo returns the nexthop objects of deliveries that lead to a SID.
+func (e *egress) deliveringTo(sid uint32) (list []route.Nexthop) {
+	for to, d := range e.delivering {
+		if to.sid == sid {
+			list = append(list, d.Nexthop)
+		}
+	}
+	return list
 }
 
 // endpoints returns the endpoints for the kernel's path manager. A peer whose routes are all

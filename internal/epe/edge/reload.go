@@ -149,10 +149,15 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 		return nil, err
 	}
 	if c.delivery {
+		marks := func() {}
+		if now.Delivery.leads() {
+			marks = e.addMarks(ctx)
+		}
 		sprays := e.loadSprayer(ctx, &now)
 		// Before peers are removed, which the new rules do not name.
 		e.daemon.Change(ctx, func() {
 			e.config.Delivery = now.Delivery
+			marks()
 			sprays()
 			e.egress.setDelivery(&now.Delivery)
 			e.hashFlows()

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"net/netip"
 	"slices"
@@ -28,6 +29,10 @@ type sprayState struct {
 	sprayer   sprayer
 	unsprayed error
 	plans     map[uint32]bool // that are in use
+	// marking: the rules for the marks of peers are set, so that deliveries use them. unmarked are
+	// nexthop objects with marks that the kernel may still have, after no mode needs them.
+	marking  bool
+	unmarked []route.Key
 	// desprayed are networks whose routes may still have a program, after no mode sprays.
 	desprayed []netip.Prefix
 }
@@ -41,10 +46,11 @@ type sprayed struct {
 const (
 	// locatorRule is the priority of the rules for packets to SIDs: they keep the mark of what they
 	// carry, and must not be looked up by it.
-	locatorRule = ruleBase - 2
-	// sprayRule is the priority of the first peer's rules for its mark, after those of all EPE
-	// addresses, and before the main table, which has the routes with programs.
-	sprayRule = 16000
+	locatorRule = 1
+	// markRule is the priority of the first peer's rules for its mark. They are before those of
+	// other programs, which may look at some bits of a mark: a packet that has one of ours has
+	// passed all rules before.
+	markRule = 2
 	// sprayMark is that of the peer with index 0; the program refuses packets that have one of
 	// these.
 	sprayMark = 0x7ab5 << 16
@@ -56,7 +62,7 @@ func (p *peer) mark() uint32 { return sprayMark | uint32(p.index) }
 // sprayRules are the rules for packets that are sent through the peer: they follow its table, or go
 // nowhere.
 func (p *peer) sprayRules() []route.Object {
-	r := route.Rule{Priority: sprayRule + 2*uint32(p.rulePosition), Mark: p.mark(), Table: p.Table}
+	r := route.Rule{Priority: markRule + 2*uint32(p.rulePosition), Mark: p.mark(), Table: p.Table}
 	if p.Address.Is4() {
 		r.From = bgp.IPv4.Anywhere()
 	}
@@ -68,9 +74,9 @@ func (p *peer) sprayRules() []route.Object {
 // marked are the packets that sprayRules are for. Those that a rule of another program matches
 // first follow that one's table, whichever peer it leads to.
 func (e *egress) marked() condition.MarkedPackets {
-	last := uint32(sprayRule + 2*slices.Max(e.rulePositions))
+	last := uint32(markRule + 2*slices.Max(e.rulePositions))
 	m := condition.MarkedPackets{
-		Of: "sprayed packets", Bits: math.MaxUint32, Before: last,
+		Of: "delivered packets", Bits: math.MaxUint32, Before: last,
 		Remedy: fmt.Sprintf("have it compare all bits, as in fwmark 0x1/0xffffffff, or give it a priority above %d", last),
 	}
 	for _, p := range e.peers {
@@ -121,10 +127,45 @@ func (e *egress) stopSpraying() bool {
 		}
 	}
 	e.sprayer, e.plans, e.desprayed = nil, nil, nil
+	if !e.marking {
+		e.deleteMarkRules()
+	}
+	return true
+}
+
+// startMarking has the packets of deliveries marked, and encapsulated by the rules for the marks:
+// those that this host forwards, as for containers, are then filtered, translated and compared with
+// the MTU before, and all are fragmented before.
+func (e *egress) startMarking() {
+	e.marking = true
+	for _, o := range e.sprayingRules() {
+		e.kernel.Set(o)
+	}
+}
+
+// stopMarking ends what startMarking began, once no mode needs it and the kernel has no more
+// nexthop object with a mark. It reports whether it did.
+func (e *egress) stopMarking() bool {
+	if !e.marking || e.config.Delivery.leads() || e.sprayer != nil {
+		return false
+	}
+	for to := range e.delivering {
+		if to.mark != 0 {
+			return false
+		}
+	}
+	if slices.ContainsFunc(e.unmarked, e.kernel.Outdated) {
+		return false
+	}
+	e.marking, e.unmarked = false, nil
+	e.deleteMarkRules()
+	return true
+}
+
+func (e *egress) deleteMarkRules() {
 	for _, o := range e.sprayingRules() {
 		e.kernel.Delete(o.Key())
 	}
-	return true
 }
 
 // leaveFirst takes the peers that a network has lost out of all groups, before a program for those
@@ -146,7 +187,7 @@ func (e *egress) newSprayed(g *group, rule *deliveryRule) {
 	for e.plans[s.plan] {
 		s.plan++
 	}
-	first := e.delivering[g.sids[0]].ID
+	first := e.delivering[g.leads[0]].ID
 	if g.id != first {
 		delete(e.ids, g.id) // it needs no nexthop object of its own
 		g.id = first
@@ -200,6 +241,47 @@ func (d *Delivery) sprays() bool {
 	return !d.DryRun && d.has(func(m Mode) bool { return len(m.Spray) > 1 })
 }
 
+// leads reports whether a mode sends packets to named egress peers, and not in a dry run.
+func (d *Delivery) leads() bool {
+	return !d.DryRun && (d.learns() || d.has(func(m Mode) bool { return m.Single != "" || len(m.Spread)+len(m.Spray) > 0 }))
+}
+
+// addMarks sets the rules for marks, before a mode needs them, and returns what the loop is to call
+// when it does.
+func (e *Edge) addMarks(ctx context.Context) (applied func()) {
+	marking := true
+	e.daemon.Do(ctx, func() { marking = e.egress.marking })
+	if marking || !e.canMark() {
+		return func() {}
+	}
+	e.addMarkRules(ctx)
+	return func() { e.egress.startMarking() }
+}
+
+// markable reports whether this host can mark the packets of deliveries, and logs why not.
+func markable(log *slog.Logger) bool {
+	err := route.SupportsSentMark()
+	if err != nil {
+		log.Warn("this host cannot mark packets: with single and spread, datagrams that are longer than a packet, and what is sent "+
+			"from containers and other hosts through this one, get lost", "err", err)
+	}
+	return err == nil
+}
+
+// addMarkRules adds the rules for marks one at a time: for each the kernel visits all of its IPv6
+// routes, 35 ms for 300,000.
+func (e *Edge) addMarkRules(ctx context.Context) {
+	var rules []route.Object
+	e.daemon.Do(ctx, func() { rules = e.egress.sprayingRules() })
+	e.inSteps(ctx, func() bool {
+		if len(rules) > 0 {
+			e.egress.kernel.Set(rules[0])
+			rules = rules[1:]
+		}
+		return len(rules) > 0
+	})
+}
+
 // loadSprayer loads what sprays packets if a new configuration needs it, sets its rules, and
 // returns what the loop is to call when the configuration applies. It is not called in the loop,
 // which would follow no withdrawal meanwhile: loading takes a tenth of a second, longer on a busy
@@ -215,16 +297,7 @@ func (e *Edge) loadSprayer(ctx context.Context, now *Config) (applied func()) {
 	}
 	s, err := spray.New(now.links())
 	if err == nil {
-		var rules []route.Object
-		e.daemon.Do(ctx, func() { rules = e.egress.sprayingRules() })
-		// One at a time: for each the kernel visits all of its IPv6 routes, 35 ms for 300,000.
-		e.inSteps(ctx, func() bool {
-			if len(rules) > 0 {
-				e.egress.kernel.Set(rules[0])
-				rules = rules[1:]
-			}
-			return len(rules) > 0
-		})
+		e.addMarkRules(ctx)
 	}
 	return func() {
 		e.keepsSprayer = false

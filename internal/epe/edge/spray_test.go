@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,14 +68,14 @@ func TestSpray(t *testing.T) {
 		}
 	}
 	check("fwmark",
-		"priority 16000 from all fwmark 0x7ab50000 table 101", "priority 16001 from all fwmark 0x7ab50000 unreachable",
-		"priority 16002 from all fwmark 0x7ab50001 table 102", "priority 16003 from all fwmark 0x7ab50001 unreachable",
-		"priority 16004 from 0.0.0.0/0 fwmark 0x7ab50002 table 101", "priority 16005 from 0.0.0.0/0 fwmark 0x7ab50002 unreachable",
-		"priority 16006 from 0.0.0.0/0 fwmark 0x7ab50003 table 102", "priority 16007 from 0.0.0.0/0 fwmark 0x7ab50003 unreachable")
-	if m := e.marked(); !slices.Equal(m.Marks, []uint32{0x7ab50000, 0x7ab50001, 0x7ab50002, 0x7ab50003}) || m.Before != 16006 {
+		"priority 2 from all fwmark 0x7ab50000 table 101", "priority 3 from all fwmark 0x7ab50000 unreachable",
+		"priority 4 from all fwmark 0x7ab50001 table 102", "priority 5 from all fwmark 0x7ab50001 unreachable",
+		"priority 6 from 0.0.0.0/0 fwmark 0x7ab50002 table 101", "priority 7 from 0.0.0.0/0 fwmark 0x7ab50002 unreachable",
+		"priority 8 from 0.0.0.0/0 fwmark 0x7ab50003 table 102", "priority 9 from 0.0.0.0/0 fwmark 0x7ab50003 unreachable")
+	if m := e.marked(); !slices.Equal(m.Marks, []uint32{0x7ab50000, 0x7ab50001, 0x7ab50002, 0x7ab50003}) || m.Before != 8 {
 		t.Errorf("marked packets %+v", m)
 	}
-	check("to fc00", "priority 998 from all to fc00::/16 table main")
+	check("to fc00", "priority 1 from all to fc00::/16 table main")
 
 	// Packets pass the program with one peer too, so that what it carries is counted.
 	marks := func(prefix string) [spray.MaxPaths]uint32 {
@@ -171,7 +172,7 @@ func TestStopSpraying(t *testing.T) {
 		if !e.stopSpraying() || e.stopSpraying() {
 			t.Errorf("%s: not stopped once", name)
 		}
-		if left := append(w.lines("fwmark"), append(w.lines("program"), w.lines("priority 998")...)...); len(left) > 0 {
+		if left := append(w.lines("fwmark"), append(w.lines("program"), w.lines("priority 1 from")...)...); len(left) > 0 {
 			t.Errorf("%s: left behind: %q", name, left)
 		}
 		if other.DryRun {
@@ -328,3 +329,75 @@ func TestNoSprayedPacketLeavesUnannounced(t *testing.T) {
 		}
 	})
 }
+
+// TestMarking: packets that are led to an egress peer get its mark, by one nexthop object for each
+// peer and SID, and those of groups; the routes have the MTU of what is encapsulated later. When no
+// mode leads any more, the rules stay until the kernel has no such object.
+func TestMarking(t *testing.T) {
+	const network, ipv4, other = "2001:db8:c::/48", "198.51.100.0/24", "2001:db8:d::/48"
+	config := dualStack()
+	config.Delivery = Delivery{Networks: []Network{
+		{Prefix: netip.MustParsePrefix(network), Mode: Mode{Spread: map[string]uint32{"a": 1, "b": 3}}},
+		{Prefix: netip.MustParsePrefix(ipv4), Mode: Mode{Single: "b"}}, {Prefix: netip.MustParsePrefix(other), Mode: Mode{Single: "b"}},
+	}}
+	w := leaving{wanted{}, map[route.Key]bool{}}
+	e := newEgress(&config, 1500, w)
+	e.startMarking()
+	e.announce(t, 1, network, false)
+	e.announce(t, 2, network, false)
+	e.announce(t, 2, ipv4, false)
+	shared := vpnPath("10.0.0.3:1", "fc00:1:1::", "65000:101", "65000:102") // both peers, the SID of a
+	shared.Prefix = netip.MustParsePrefix(other)
+	if err := e.update(shared); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]uint32{}
+	for _, o := range w.wanted {
+		if n, ok := o.(route.Nexthop); ok && n.Mark != 0 {
+			ids[fmt.Sprintf("%x %s", n.Mark, n.SID)] = n.ID
+		}
+	}
+	if want := []string{"7ab50000 fc00:1:1::", "7ab50001 fc00:1:1::", "7ab50001 fc00:2:1::", "7ab50003 fc00:2:1::"}; !slices.Equal(slices.Sorted(maps.Keys(ids)), want) {
+		t.Errorf("nexthop objects %v, want %v", ids, want)
+	}
+	if n := len(w.lines("fwmark")); n != 8 {
+		t.Errorf("rules: %q", w.lines("fwmark"))
+	}
+	for _, prefix := range []string{network, ipv4, other} {
+		r := w.wanted[e.deliveredRoute(netip.MustParsePrefix(prefix), nil).Key()].(route.Route)
+		if r.MTU != 1460 || prefix == other && r.NexthopID != ids["7ab50001 fc00:1:1::"] || prefix == ipv4 && r.NexthopID != ids["7ab50003 fc00:2:1::"] {
+			t.Errorf("%v, of %v", r, ids)
+		}
+	}
+	if g := w.lines("group"); len(g) != 1 || !strings.Contains(g[0], fmt.Sprint(ids["7ab50000 fc00:1:1::"], ",1")) || !strings.Contains(g[0], fmt.Sprint(ids["7ab50001 fc00:2:1::"], ",3")) {
+		t.Errorf("groups %q of %v", g, ids)
+	}
+	// When a peer is left, the others with its SIDs are not.
+	e.after = func(time.Duration, func()) {}
+	e.leavePeer(e.peers[0])
+	if n := len(w.lines("tabane-mark-7ab5")); n != 3 || len(w.lines("tabane-mark-7ab50000")) > 0 {
+		t.Errorf("without a: %q", w.lines("tabane-mark"))
+	}
+	for _, n := range ids {
+		w.left[route.Nexthop{ID: n}.Key()] = true
+	}
+	config.Delivery = Delivery{}
+	e.setDelivery(&config.Delivery)
+	for e.step(100) {
+	}
+	if got := w.lines("tabane-mark"); len(got) > 0 || e.stopMarking() || len(w.lines("fwmark")) != 8 {
+		t.Errorf("without modes: %q, rules %q", got, w.lines("fwmark"))
+	}
+	clear(w.left)
+	if !e.stopMarking() || e.stopMarking() || len(w.lines("fwmark"))+len(w.lines("priority 1 from")) > 0 {
+		t.Errorf("the rules stay: %q", w.lines("fwmark"))
+	}
+}
+
+// leaving is a wanted whose kernel still has some objects.
+type leaving struct {
+	wanted
+	left map[route.Key]bool
+}
+
+func (l leaving) Outdated(k route.Key) bool { return l.left[k] }
