@@ -205,7 +205,7 @@ func TestRoutesOfAPeerShareOneNexthop(t *testing.T) {
 		}
 	}
 	nexthops := w.lines("encap seg6")
-	if len(nexthops) != 1 || !strings.Contains(nexthops[0], "mode encap.red segs fc00:1:1:: via 100::") {
+	if len(nexthops) != 1 || !strings.Contains(nexthops[0], "mode encap.red segs fc00:1:1:: via fe80::7ab5:") {
 		t.Fatalf("nexthops %q", nexthops)
 	}
 	number := strings.Fields(nexthops[0])[1]

@@ -82,10 +82,10 @@ func (e *egress) useDelivering(p *peer, sid netip.Addr) lead {
 	d, ok := e.delivering[to]
 	if !ok {
 		d.Nexthop = e.objects[to.sid]
-		d.Mark = to.mark
 		name := append([]byte("delivery "), sid.AsSlice()...)
 		if to.mark != 0 {
 			name = binary.BigEndian.AppendUint32(name, to.mark)
+			d.Nexthop = route.Nexthop{Link: d.Link, Mark: to.mark}
 		}
 		d.ID = e.newID(name)
 		e.kernel.Set(d.Nexthop)

@@ -352,9 +352,10 @@ func TestMarking(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := map[string]uint32{}
-	for _, o := range w.wanted {
-		if n, ok := o.(route.Nexthop); ok && n.Mark != 0 {
-			ids[fmt.Sprintf("%x %s", n.Mark, n.SID)] = n.ID
+	for to, d := range e.delivering {
+		ids[fmt.Sprintf("%x %s", to.mark, e.sids.Value(to.sid))] = d.ID
+		if n := (route.Nexthop{ID: d.ID, Link: "lan", Mark: to.mark}); w.wanted[n.Key()] != route.Object(n) {
+			t.Errorf("%v is not wanted", n)
 		}
 	}
 	if want := []string{"7ab50000 fc00:1:1::", "7ab50001 fc00:1:1::", "7ab50001 fc00:2:1::", "7ab50003 fc00:2:1::"}; !slices.Equal(slices.Sorted(maps.Keys(ids)), want) {

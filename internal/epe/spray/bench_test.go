@@ -74,7 +74,7 @@ route add fc00:2::/64 encap seg6local action End.DT6 table 255 dev lan`)
 		for _, o := range []route.Object{
 			route.Nexthop{ID: 1, Link: "lan", SID: netip.MustParseAddr("fc00:1::"), Encap: route.EncapRed},
 			route.Nexthop{ID: 2, Link: "lan", SID: netip.MustParseAddr("fc00:2::"), Encap: route.EncapRed},
-			route.Nexthop{ID: 3, Link: "lan", SID: netip.MustParseAddr("fc00:1::"), Mark: first},
+			route.Nexthop{ID: 3, Link: "lan", Mark: first},
 			route.Rule{Priority: 1, To: netip.MustParsePrefix("fc00::/16"), Table: route.MainTable},
 			route.Rule{Priority: 2, Mark: first, Table: 101}, route.Rule{Priority: 4, Mark: second, Table: 102},
 			route.Route{Table: 101, Dst: marked, Metric: 20, Kind: route.Unicast, NexthopID: 1, MTU: 1484},

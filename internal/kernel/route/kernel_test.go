@@ -723,14 +723,16 @@ func TestKernelNexthopTo(t *testing.T) {
 }
 
 // TestKernelSIDOf: of the connections that the kernel spreads over a group, each has the SID of one
-// member, and it is the same again; others have none.
+// member, and it is the same again; others have none. The way to a SID may lead over another
+// interface than that of the objects.
 func TestKernelSIDOf(t *testing.T) {
 	l := newLab(t)
+	l.add(route.Route{Dst: pfx("fd00:1::/32"), Link: "a1"})
 	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/64")}, route.Address{Link: "a0", Prefix: pfx("192.0.2.1/24")},
 		route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")}, route.Nexthop{ID: 8, Link: "a0", SID: ip("fd00:1::2")})
 	// Of those with a mark, the rule's table has the SID.
 	const first, second = 0x7ab50001, 0x7ab50002
-	l.add(route.Nexthop{ID: 17, Link: "a0", SID: ip("fd00:1::1"), Mark: first}, route.Nexthop{ID: 18, Link: "a0", SID: ip("fd00:1::2"), Mark: second})
+	l.add(route.Nexthop{ID: 17, Link: "a0", Mark: first}, route.Nexthop{ID: 18, Link: "a0", Mark: second})
 	l.add(route.NexthopGroup{ID: 9, Members: "7,1/8,1"}, route.NexthopGroup{ID: 19, Members: "17,1/18,1"})
 	l.add(route.Route{Dst: pfx("2001:db8:c::/64"), NexthopID: 9}, route.Route{Dst: pfx("203.0.113.0/24"), NexthopID: 9}, route.Route{Dst: pfx("2001:db8:d::/64"), NexthopID: 8},
 		route.Route{Dst: pfx("2001:db8:e::/64"), NexthopID: 19, MTU: 1460}, route.Route{Dst: pfx("198.51.100.0/24"), NexthopID: 19, MTU: 1460})

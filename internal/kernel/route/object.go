@@ -334,14 +334,12 @@ func (m EncapMode) String() string {
 
 // A Nexthop is a nexthop object of family IPv6, which any number of routes of both families can
 // use. With a SID, packets are encapsulated and routed to the SID; Link is then the device of the
-// object and does not select the outgoing interface. Without a Gateway the kernel has a discard-only
-// address as one, to which it sends nothing: of a nexthop object without gateway, it ignores ICMPv6
-// Packet Too Big.
+// object and does not select the outgoing interface. Without a Gateway the kernel has an address as one,
+// to which it sends nothing: of a nexthop object without gateway, it ignores ICMPv6 Packet Too Big.
 //
 // Packets are encapsulated before they are fragmented, and forwarded ones before they are compared
-// with the MTU, filtered and translated. With a Mark as well, they are not encapsulated but get the
-// mark, after all of that, and are routed again, so that a Rule can select a table with the
-// encapsulation by the mark.
+// with the MTU, filtered and translated. With a Mark instead, they get the mark, after all of that,
+// and are routed again, so that a Rule can select a table with the encapsulation by the mark.
 //
 // Its key is the ID.
 type Nexthop struct {
@@ -365,33 +363,34 @@ func (n Nexthop) String() string {
 	case n.SID.IsValid():
 		fmt.Fprintf(&b, " encap seg6 mode %s segs %s", n.Encap, n.SID)
 	}
-	gateway, onLink := n.gateway()
-	if gateway.IsValid() {
+	if gateway := n.gateway(); gateway.IsValid() {
 		fmt.Fprintf(&b, " via %s", gateway)
 	}
 	fmt.Fprintf(&b, " dev %s", n.Link)
-	if onLink {
-		b.WriteString(" onlink")
-	}
 	return b.String()
 }
 
-// gateway is that of the kernel's object. A host that does not forward skips routes whose gateway
-// did not answer neighbor solicitations. So it is not the SID, which may be resolved on the link
-// while its locator has no other route, but an address of 100::/64 (RFC 6666) that differs from
-// those of other objects.
-func (n Nexthop) gateway() (a netip.Addr, onLink bool) {
-	if n.SID.IsValid() && !n.Gateway.IsValid() {
-		b := [16]byte{0: 1}
-		binary.BigEndian.PutUint32(b[12:], n.ID)
-		return netip.AddrFrom16(b), true
+// noGateway is the gateway of an object that leads elsewhere. It is a link-local address: the kernel
+// refuses a global one, such as the SID, where the route to it leads over another interface than that
+// of the object. Nor would a host that does not forward use a SID as gateway that did not answer
+// neighbor solicitations once. It is another one for each object: the kernel finds that of a Packet Too Big by it.
+func noGateway(id uint32) netip.Addr {
+	a := [16]byte{0: 0xfe, 1: 0x80, 10: 0x7a, 11: 0xb5}
+	binary.BigEndian.PutUint32(a[12:], id)
+	return netip.AddrFrom16(a)
+}
+
+// gateway is that of the kernel's object.
+func (n Nexthop) gateway() netip.Addr {
+	if (n.SID.IsValid() || n.Mark != 0) && !n.Gateway.IsValid() {
+		return noGateway(n.ID)
 	}
-	return n.Gateway, false
+	return n.Gateway
 }
 
 // Normal implements Object.
 func (n Nexthop) Normal() Object {
-	if !n.SID.IsValid() || n.Mark != 0 {
+	if !n.SID.IsValid() {
 		n.Encap = EncapRed
 	}
 	return n
@@ -405,8 +404,8 @@ func (n Nexthop) Check() error {
 	if n.Encap > EncapFull {
 		return fmt.Errorf("encapsulation mode %d is unknown", n.Encap)
 	}
-	if n.Mark != 0 && (!n.SID.IsValid() || n.Gateway.IsValid()) {
-		return errors.New("a nexthop object with a mark has a SID alone")
+	if n.Mark != 0 && (n.SID.IsValid() || n.Gateway.IsValid()) {
+		return errors.New("a nexthop object with a mark has no SID and no gateway")
 	}
 	for _, a := range []struct {
 		what string

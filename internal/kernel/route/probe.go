@@ -36,7 +36,7 @@ func SupportsMark() error {
 
 // SupportsSentMark is SupportsMark for nexthop objects with a mark.
 func SupportsSentMark() error {
-	return probe(Nexthop{ID: math.MaxUint32, Link: "lo", SID: nowhere, Mark: 1})
+	return probe(Nexthop{ID: math.MaxUint32, Link: "lo", Mark: 1})
 }
 
 // absent returns a route with the action that does not exist.

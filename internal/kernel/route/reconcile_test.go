@@ -73,7 +73,7 @@ func TestFlushOrder(t *testing.T) {
 	}
 	flush(t, r)
 	expectLog(t, k,
-		"nexthop add id 7 encap seg6 mode encap.red segs fd00::1 via 100::7 dev eth0 onlink proto 117",
+		"nexthop add id 7 encap seg6 mode encap.red segs fd00::1 via fe80::7ab5:0:7 dev eth0 proto 117",
 		"route add unreachable default table 101 metric 4294967295 proto 117",
 		"route add 2001:db8:c::/64 table 101 nhid 7 proto 117",
 		"route add 2001:db8:d::/64 table 101 nhid 7 proto 117",
@@ -97,7 +97,7 @@ func TestFlushOrder(t *testing.T) {
 		"address delete 2001:db8::1/128 dev lo nodad preferred_lft 0 proto 117",
 		"rule delete priority 1000 from 2001:db8::1/128 table 101 proto 117",
 		"route delete unreachable default table 101 metric 4294967295 proto 117",
-		"nexthop delete id 7 encap seg6 mode encap.red segs fd00::1 via 100::7 dev eth0 onlink proto 117",
+		"nexthop delete id 7 encap seg6 mode encap.red segs fd00::1 via fe80::7ab5:0:7 dev eth0 proto 117",
 	)
 	if len(k.All()) > 0 || r.Pending() > 0 || len(r.Want()) > 0 {
 		t.Errorf("left: %v, pending %d, want %v", k.All(), r.Pending(), r.Want())
@@ -317,7 +317,7 @@ func TestStrings(t *testing.T) {
 		{route.Route{Dst: pfx("fd00::/8"), Kind: route.Blackhole}, "blackhole fd00::/8 table main"},
 		{route.Nexthop{ID: 1, Link: "eth0", Gateway: ip("fe80::1")}, "id 1 via fe80::1 dev eth0"},
 		{route.Nexthop{ID: 1, Link: "eth0", SID: ip("fd00::1"), Encap: route.EncapFull},
-			"id 1 encap seg6 mode encap segs fd00::1 via 100::1 dev eth0 onlink"},
+			"id 1 encap seg6 mode encap segs fd00::1 via fe80::7ab5:0:1 dev eth0"},
 		{route.Rule{Priority: 5, Table: 254}, "priority 5 from all table main"},
 		{route.Rule{Priority: 5, To: pfx("2001:db8::/48"), Iif: "wan", Table: 254}, "priority 5 from all to 2001:db8::/48 iif wan table main"},
 		{route.Rule{Priority: 5, Iif: "wan", Unreachable: true}, "priority 5 from all iif wan unreachable"},

@@ -191,16 +191,11 @@ func putNexthop(b []byte, n Nexthop, p Protocol, index, program uint32, del bool
 		b = append(b, make([]byte, sizeofNhmsg)...)
 		return putUint32(b, unix.NHA_ID, n.ID)
 	}
-	gateway, onLink := n.gateway()
-	flags := uint32(0)
-	if onLink {
-		flags = unix.RTNH_F_ONLINK
-	}
 	b = append(b, unix.AF_INET6, 0, uint8(p), 0) // family, scope, protocol, reserved
-	b = native.AppendUint32(b, flags)
+	b = native.AppendUint32(b, 0)
 	b = putUint32(b, unix.NHA_ID, n.ID)
 	b = putUint32(b, unix.NHA_OIF, index)
-	if gateway.IsValid() {
+	if gateway := n.gateway(); gateway.IsValid() {
 		b = putAddr(b, unix.NHA_GATEWAY, gateway)
 	}
 	switch {
@@ -716,7 +711,6 @@ func decodeNexthop(b []byte, names links) (f found, err error) {
 		if n.Mark, ok = decodeSentMark(encap); !ok {
 			altered = true
 		}
-		n.SID = n.Gateway
 	default:
 		altered = true
 	}
@@ -728,11 +722,12 @@ func decodeNexthop(b []byte, names links) (f found, err error) {
 	if n.Link == "" {
 		altered = true
 	}
-	own, _ := Nexthop{ID: n.ID, SID: n.SID}.gateway()
-	if onLink := native.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0; n.SID.IsValid() && n.Gateway == own && onLink {
+	altered = altered || native.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0
+	switch leads := n.SID.IsValid() || n.Mark != 0; {
+	case leads && n.Gateway == noGateway(n.ID):
 		n.Gateway = netip.Addr{}
-	} else {
-		altered = altered || onLink || n.SID.IsValid() && !n.Gateway.IsValid()
+	case leads && !n.Gateway.IsValid():
+		altered = true
 	}
 	f.set(n, altered)
 	return f, nil

@@ -24,7 +24,7 @@ var samples = []Object{
 	Nexthop{ID: 7, Link: "eth0", SID: netip.MustParseAddr("fd00::1")},
 	Nexthop{ID: 8, Link: "eth0", SID: netip.MustParseAddr("fd00::1"), Encap: EncapFull},
 	Nexthop{ID: 9, Link: "eth0", Gateway: netip.MustParseAddr("fe80::1")},
-	Nexthop{ID: 10, Link: "eth0", SID: netip.MustParseAddr("fd00::1"), Mark: 0xe4000001},
+	Nexthop{ID: 10, Link: "eth0", Mark: 0xe4000001},
 	Route{Dst: netip.MustParsePrefix("2001:db8::/32"), NexthopID: 7, MTU: 1400},
 	Route{Dst: netip.MustParsePrefix("::/0"), Table: 1000, Kind: Unreachable, Metric: 9},
 	Route{Dst: netip.MustParsePrefix("2001:db8::/32"), Kind: Blackhole},
