@@ -260,6 +260,17 @@ func (d *Daemon) Unresolved() int { return d.unicast.unresolved() }
 // NotRunning is the health of a daemon before and after Run.
 var NotRunning = health.Status{Reason: "not running"}
 
+// NexthopMTU returns the least MTU in bytes of the links that the next hops of best paths are reached
+// over; 0 if there are none. It is called in the loop.
+func (d *Daemon) NexthopMTU() (least int) {
+	for _, way := range d.unicast.via {
+		if mtu := d.MTU(way.link); mtu > 0 && (least == 0 || mtu < least) {
+			least = mtu
+		}
+	}
+	return least
+}
+
 // Health returns how many objects the kernel does not have as desired, which it reports as a
 // problem like those of the host and panics, and the sessions, which the caller judges. The
 // daemon's loop calls it.

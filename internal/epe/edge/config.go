@@ -23,7 +23,7 @@ type Config struct {
 	// RouterID is the BGP identifier, an IPv4 address that no other speaker of the AS has.
 	RouterID netip.Addr `yaml:"router_id"`
 	// Interface is the NIC that carries the default address and the EPE addresses. Its MTU is that
-	// of the path to the border routers.
+	// of the path to the border routers, or that of another NIC that leads there, if it is smaller.
 	Interface string `yaml:"interface"`
 	// Address is the default address: clients connect to it, and its traffic follows BGP's best
 	// path. The sessions with reflectors start from it.

@@ -606,9 +606,17 @@ func (e *Edge) BGP(events []bgp.Event) {
 
 // Link implements daemon.Machine: routes follow the MTU of the interface. An edge does not track
 // the links of its sessions.
-func (e *Edge) Link(name string, _ bool) {
-	if mtu := e.daemon.MTU(name); name == e.config.Interface && mtu > 0 && mtu != e.egress.mtu {
-		e.log.Info("MTU of interface changed", "interface", name, "mtu", mtu)
+func (e *Edge) Link(string, bool) { e.followMTU() }
+
+// followMTU applies the MTU of the interface, or the smaller one of another interface that packets
+// to border routers leave through.
+func (e *Edge) followMTU() {
+	mtu := e.daemon.MTU(e.config.Interface)
+	if least := e.daemon.NexthopMTU(); mtu > 0 && least > 0 {
+		mtu = min(mtu, least)
+	}
+	if mtu > 0 && mtu != e.egress.mtu {
+		e.log.Info("MTU toward border routers changed", "interface", e.config.Interface, "mtu", mtu)
 		e.egress.setMTU(mtu)
 	}
 }
@@ -618,6 +626,7 @@ func (e *Edge) Link(name string, _ bool) {
 func (e *Edge) Settled() bool {
 	again := false
 	if !e.daemon.Busy() {
+		e.followMTU()
 		again = e.egress.step(daemon.Step)
 		again = e.stopSpraying() || again
 		again = e.egress.stopMarking() || again
