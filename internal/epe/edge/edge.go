@@ -717,8 +717,11 @@ func (e *Edge) Conditions() []condition.Condition {
 	if e.config.Delivery.spreads() {
 		list = append(list, e.hashing.condition())
 	}
-	if e.sprayer != nil {
+	if e.egress.marksPackets() {
 		list = append(list, condition.Marks(e.egress.marked()))
+	}
+	if s := e.sprayer; s != nil {
+		list = append(list, acknowledgments(s))
 	}
 	ctx := context.Background()
 	return append(list, condition.Condition{

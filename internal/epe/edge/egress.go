@@ -204,7 +204,7 @@ func (e *egress) onLink() []route.Object {
 	for _, p := range e.config.onLink() {
 		rules = append(rules, route.Rule{Priority: onLinkRule, To: p, Table: route.MainTable})
 	}
-	if e.marking || e.sprayer != nil {
+	if e.marksPackets() {
 		rules = append(rules, e.locatorRules()...)
 	}
 	return rules
@@ -223,8 +223,8 @@ func (e *egress) fixed(p *peer) []route.Object {
 		// 5, rule 3).
 		route.Address{Link: cmp.Or(p.Interface, e.config.Interface), Prefix: host(p.Address), Deprecated: true},
 	}
-	if e.marking || e.sprayer != nil {
-		objects = append(objects, p.sprayRules()...)
+	if e.marksPackets() {
+		objects = append(objects, p.markRules()...)
 	}
 	return objects
 }

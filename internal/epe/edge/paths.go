@@ -271,7 +271,7 @@ func (e *egress) setMTU(mtu int) {
 	}
 	// The kernel computes that of other routes with a nexthop object, and not that of those with a
 	// program.
-	if e.mtu = mtu; e.config.encap() == route.EncapRed || e.marking || e.sprayer != nil {
+	if e.mtu = mtu; e.config.encap() == route.EncapRed || e.marksPackets() {
 		for prefix := range e.delivery.rules.prefixes.All() {
 			e.resizeDelivered(prefix)
 		}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/epe/spray"
@@ -59,9 +60,9 @@ const (
 // mark is that of packets that are sent through the peer.
 func (p *peer) mark() uint32 { return sprayMark | uint32(p.index) }
 
-// sprayRules are the rules for packets that are sent through the peer: they follow its table, or go
+// markRules are the rules for packets that are sent through the peer: they follow its table, or go
 // nowhere.
-func (p *peer) sprayRules() []route.Object {
+func (p *peer) markRules() []route.Object {
 	r := route.Rule{Priority: markRule + 2*uint32(p.rulePosition), Mark: p.mark(), Table: p.Table}
 	if p.Address.Is4() {
 		r.From = bgp.IPv4.Anywhere()
@@ -71,7 +72,10 @@ func (p *peer) sprayRules() []route.Object {
 	return []route.Object{r, none}
 }
 
-// marked are the packets that sprayRules are for. Those that a rule of another program matches
+// marksPackets reports whether packets get marks, which markRules are for.
+func (e *egress) marksPackets() bool { return e.marking || e.sprayer != nil }
+
+// marked are the packets that markRules are for. Those that a rule of another program matches
 // first follow that one's table, whichever peer it leads to.
 func (e *egress) marked() condition.MarkedPackets {
 	last := uint32(markRule + 2*slices.Max(e.rulePositions))
@@ -93,11 +97,11 @@ func (e *egress) locatorRules() (rules []route.Object) {
 	return rules
 }
 
-// sprayingRules are the rules for packets to SIDs, and those for the marks of all peers.
-func (e *egress) sprayingRules() []route.Object {
+// markingRules are the rules for packets to SIDs, and those for the marks of all peers.
+func (e *egress) markingRules() []route.Object {
 	rules := e.locatorRules()
 	for _, p := range e.byIndex {
-		rules = append(rules, p.sprayRules()...)
+		rules = append(rules, p.markRules()...)
 	}
 	return rules
 }
@@ -108,7 +112,7 @@ func (e *egress) startSpraying(s sprayer, reason error) {
 		return
 	}
 	e.sprayer, e.plans = s, map[uint32]bool{}
-	for _, o := range e.sprayingRules() {
+	for _, o := range e.markingRules() {
 		e.kernel.Set(o)
 	}
 }
@@ -138,7 +142,7 @@ func (e *egress) stopSpraying() bool {
 // the MTU before, and all are fragmented before.
 func (e *egress) startMarking() {
 	e.marking = true
-	for _, o := range e.sprayingRules() {
+	for _, o := range e.markingRules() {
 		e.kernel.Set(o)
 	}
 }
@@ -163,7 +167,7 @@ func (e *egress) stopMarking() bool {
 }
 
 func (e *egress) deleteMarkRules() {
-	for _, o := range e.sprayingRules() {
+	for _, o := range e.markingRules() {
 		e.kernel.Delete(o.Key())
 	}
 }
@@ -272,7 +276,7 @@ func markable(log *slog.Logger) bool {
 // routes, 35 ms for 300,000.
 func (e *Edge) addMarkRules(ctx context.Context) {
 	var rules []route.Object
-	e.daemon.Do(ctx, func() { rules = e.egress.sprayingRules() })
+	e.daemon.Do(ctx, func() { rules = e.egress.markingRules() })
 	e.inSteps(ctx, func() bool {
 		if len(rules) > 0 {
 			e.egress.kernel.Set(rules[0])
@@ -314,6 +318,25 @@ func (e *Edge) startSpraying(s *spray.Sprayer, err error) {
 	}
 	e.sprayer = s
 	e.egress.startSpraying(s, nil)
+}
+
+// acknowledgments is the condition that packets of clients are read, which an interface that is made
+// again, or another program, ends.
+func acknowledgments(s *spray.Sprayer) condition.Condition {
+	return condition.Condition{
+		Name: "acknowledgments", Good: "the acknowledgments of clients are read on all interfaces",
+		Examine: func() (problems []health.Problem, err error) {
+			links, err := s.Unread()
+			for _, l := range links {
+				problems = append(problems, health.Problem{
+					Text:   fmt.Sprintf("the acknowledgments of clients are not read on %q: connections are not sprayed", l),
+					Remedy: "have other programs leave the tc filters of tabane, and restart edge",
+				})
+			}
+			return problems, err
+		},
+		Restore: s.Read,
+	}
 }
 
 // stopSpraying unloads what sprays packets after no mode does. It reports whether there is

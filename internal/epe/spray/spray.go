@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -38,18 +40,22 @@ type Plan struct {
 	Marks [MaxPaths]uint32
 }
 
-// Sprayer has the programs of one network namespace. It is not safe for concurrent use.
+// Sprayer has the programs of one network namespace. Only Unread and Read are safe for concurrent use
+// with other methods.
 type Sprayer struct {
 	spec     *ebpf.CollectionSpec // decoded once, copied for each plan
 	objects  programObjects
-	attached []bpf.Attachment
 	programs map[uint32]*ebpf.Program // by plan
+
+	mu       sync.Mutex
+	attached map[string]bpf.Attachment // by interface; nil where it failed
+	closed   bool
 }
 
 // New loads the programs, and has acknowledgments read that arrive on the links. The caller calls
 // Close. It returns a *feature.Error when this host cannot run them.
 func New(links []string) (_ *Sprayer, err error) {
-	s := &Sprayer{programs: map[uint32]*ebpf.Program{}}
+	s := &Sprayer{programs: map[uint32]*ebpf.Program{}, attached: map[string]bpf.Attachment{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("spray packets: %w", err), s.Close())
@@ -72,13 +78,62 @@ func New(links []string) (_ *Sprayer, err error) {
 		return nil, err
 	}
 	for _, l := range links {
-		a, err := bpf.Attach(bpf.AttachOptions{Link: l, Ethernet: bpf.Programs{Ingress: s.objects.Receive}, Name: filter})
-		if err != nil {
-			return nil, fmt.Errorf("read acknowledgments on %q: %w", l, err)
+		if err := s.attach(l); err != nil {
+			return nil, err
 		}
-		s.attached = append(s.attached, a)
 	}
 	return s, nil
+}
+
+func (s *Sprayer) attach(link string) error {
+	a, err := bpf.Attach(bpf.AttachOptions{Link: link, Ethernet: bpf.Programs{Ingress: s.objects.Receive}, Name: filter})
+	if err != nil {
+		return fmt.Errorf("read acknowledgments on %q: %w", link, err)
+	}
+	s.attached[link] = a
+	return nil
+}
+
+// Unread returns the interfaces on which acknowledgments are not read any more, although they are
+// there: they have been made again, or another program has removed the filter. Without
+// acknowledgments, connections stay on one path.
+func (s *Sprayer) Unread() (links []string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unread()
+}
+
+func (s *Sprayer) unread() (links []string, err error) {
+	for name, a := range s.attached {
+		if _, err := net.InterfaceByName(name); err != nil || s.closed {
+			continue
+		}
+		place := bpf.Detached
+		if a != nil {
+			if place, err = bpf.PlaceOf(a); err != nil {
+				return nil, fmt.Errorf("read acknowledgments on %q: %w", name, err)
+			}
+		}
+		if place == bpf.Detached {
+			links = append(links, name)
+		}
+	}
+	return links, nil
+}
+
+// Read has acknowledgments read on the interfaces that Unread returns.
+func (s *Sprayer) Read() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	links, err := s.unread()
+	for _, name := range links {
+		if a := s.attached[name]; a != nil {
+			s.attached[name] = nil
+			err = errors.Join(err, a.Detach())
+		}
+		err = errors.Join(err, s.attach(name))
+	}
+	return err
 }
 
 // Set adds a plan with a number that is not in use, or replaces one, at once for all routes that
@@ -196,9 +251,14 @@ func (s *Sprayer) UDP() (map[uint32]uint64, error) {
 // Close stops reading acknowledgments, and closes the programs. Those that routes have go on, over
 // home.
 func (s *Sprayer) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
 	var errs []error
 	for _, a := range s.attached {
-		errs = append(errs, a.Detach())
+		if a != nil {
+			errs = append(errs, a.Detach())
+		}
 	}
 	for number := range maps.Clone(s.programs) {
 		errs = append(errs, s.Remove(number))

@@ -496,3 +496,41 @@ func TestLossyFirstPath(t *testing.T) {
 		}
 	}
 }
+
+// TestReadAgain: acknowledgments are read again on an interface that was made again.
+func TestReadAgain(t *testing.T) {
+	netnstest.Need(t)
+	namespace := netnstest.Enter(t)
+	const lan = "link add lan type veth peer name far"
+	netnstest.IP(t, namespace, lan)
+	s, err := New([]string{"lan"})
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if links, err := s.Unread(); len(links) > 0 || err != nil {
+			t.Errorf("closed, it does not read %v, %v", links, err)
+		}
+	}()
+	unread := func(when string, want ...string) {
+		t.Helper()
+		if links, err := s.Unread(); err != nil || !slices.Equal(links, want) {
+			t.Errorf("%s: not read on %v, %v, want %v", when, links, err, want)
+		}
+	}
+	unread("at the start")
+	netnstest.IP(t, namespace, "link delete lan")
+	unread("without the interface")
+	netnstest.IP(t, namespace, lan)
+	unread("made again", "lan")
+	if err := s.Read(); err != nil {
+		t.Error(err)
+	}
+	unread("read again")
+}
