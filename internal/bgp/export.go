@@ -72,6 +72,9 @@ func (x *exporter) admits(k message.Key, a *message.Attributes, from origin) boo
 	if x.ExportLocalOnly && !from.local() {
 		return false
 	}
+	if _, limited := a.OnlyToCustomer(); limited && x.Role.Below() {
+		return false
+	}
 	for c := range a.Communities().All() {
 		if c == message.NoAdvertise || !x.internal && (c == message.NoExport || c == message.NoExportSubconfed) {
 			return false
@@ -136,6 +139,9 @@ func (x *exporter) toExternal(f *message.Fields, from origin) {
 	f.LocalPref, f.HasLocalPref = 0, false
 	f.OriginatorID, f.ClusterList = netip.Addr{}, nil
 	f.PrefixSID = "" // RFC 8669 section 4, RFC 9252 section 8
+	if x.Role.Above() && !f.HasOnlyToCustomer {
+		f.OnlyToCustomer, f.HasOnlyToCustomer = x.own.ASN, true
+	}
 	if !from.local() {
 		f.MED, f.HasMED = 0, false // RFC 4271 section 5.1.4
 	}

@@ -36,6 +36,7 @@ const (
 	RejectOwnNextHop     RejectReason = "own-next-hop"     // the next hop is our own address
 	RejectForeignNextHop RejectReason = "foreign-next-hop" // the next hop is not the neighbor
 	RejectFamily         RejectReason = "family"           // VPN routes, which this speaker does not accept
+	RejectLeak           RejectReason = "leak"             // the route was to go to customers only
 	RejectForeignSID     RejectReason = "foreign-sid"      // the SID is outside the permitted locators
 	RejectNoPeer         RejectReason = "no-peer"          // no egress peer here has one of the route targets
 )
@@ -221,6 +222,10 @@ const (
 	ruleShift = iota
 )
 
+// onlyRole is neither leaving nor preferred, which exclude each other: there is something to change
+// because of the neighbor's role.
+const onlyRole = leaving | preferred
+
 // A set of rules, with the one of RPKI, and the bits above fit into one word.
 const _ = uint(64 - ruleShift - policy.MaxRules - 1)
 
@@ -239,6 +244,8 @@ func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 		c.err = message.Reject(RejectLoop, "own cluster ID in the cluster list")
 	case !m.internal && m.Import.EnforceFirstAS && a.FirstAS() != m.ASN:
 		c.err = message.Reject(RejectFirstAS, "AS path does not begin with %d", m.ASN)
+	case m.leaked(a):
+		c.err = message.Reject(RejectLeak, "it was to go to customers only (RFC 9234)")
 	case hop.Is4In6() && !f.VPN():
 		c.err = message.Reject(RejectNextHop, "%s: IPv6 packets reach an IPv4 next hop through a tunnel only (RFC 4798)", hop)
 	case !m.isHost(hop.Unmap()):
@@ -271,7 +278,23 @@ func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 	if pref, ok := a.LocalPref(); m.LocalPref > 0 && c.change&leaving == 0 && (!ok || pref != m.LocalPref) {
 		c.change |= preferred
 	}
+	if _, limited := a.OnlyToCustomer(); !limited && m.Role.Below() && c.change&(leaving|preferred) == 0 {
+		c.change |= onlyRole
+	}
 	return c
+}
+
+// leaked reports whether a neighbor sends a route that it, or another AS on the path, should have
+// sent to customers only (RFC 9234 section 5).
+func (m *importer) leaked(a *message.Attributes) bool {
+	by, limited := a.OnlyToCustomer()
+	switch m.Role {
+	case message.RoleProvider, message.RoleRS:
+		return limited
+	case message.RolePeer:
+		return limited && by != m.ASN
+	}
+	return false
 }
 
 // isHost reports whether a next hop is the address of a host: a link-local one only on the link of
@@ -392,13 +415,17 @@ func (m *importer) apply(a *message.Attributes, change uint64) message.Fields {
 		f.Communities = slices.DeleteFunc(f.Communities, m.internalSignal)
 		f.Large = slices.DeleteFunc(f.Large, m.internalLarge)
 	}
-	if change&preferred != 0 {
+	if m.Role.Below() && !f.HasOnlyToCustomer {
+		f.OnlyToCustomer, f.HasOnlyToCustomer = m.ASN, true
+	}
+	pref := change & (leaving | preferred)
+	if pref == preferred {
 		f.LocalPref, f.HasLocalPref = m.LocalPref, true
 	}
 	if rules := change >> ruleShift; rules != 0 {
 		applyRules(&f, m.Import.Rules.Changes(rules), m.own.ASN)
 	}
-	if change&leaving != 0 {
+	if pref == leaving {
 		f.LocalPref, f.HasLocalPref = lowestPref, true
 	}
 	return f

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/bgp/bfd"
+	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/policy"
 )
 
@@ -16,6 +17,11 @@ type Keys struct {
 	// LocalAddress is the source address of the session. Default: the kernel's choice.
 	// Example: 2001:db8:1::1
 	LocalAddress netip.Addr `yaml:"local_address,omitempty"`
+	// Role is what this AS is for the neighbor (RFC 9234): customer, provider, peer, rs for a route
+	// server, or rs-client. The session is refused if the neighbor's role does not fit. Routes that
+	// were not meant for this AS are rejected, and routes of providers, peers and route servers go
+	// to customers only. Default: none; a neighbor may refuse that. Example: customer
+	Role Role `yaml:"role,omitempty"`
 	// Passive waits for the neighbor's connection instead of connecting.
 	Passive bool `yaml:"passive,omitempty"`
 	// Multihop is the hop limit towards a neighbor that is not on the link. Default: the neighbor
@@ -107,6 +113,9 @@ func (p Policies) CheckKeys(k *Keys, address netip.Addr, detect bfd.Config) faul
 	case local.IsLinkLocalUnicast() != address.IsLinkLocalUnicast():
 		faults.Add("local_address", "%s and address %s must both be link-local, or neither", local, address)
 	}
+	if k.Role != "" && !k.Role.IsValid() {
+		faults.Add("role", "must be %q, %q, %q, %q or %q, got %q", message.RoleCustomer, message.RoleProvider, message.RolePeer, message.RoleRS, message.RoleRSClient, k.Role)
+	}
 	if k.HoldTime != 0 && (k.HoldTime < minHoldTime || k.HoldTime > maxHoldTime || k.HoldTime%time.Second != 0) {
 		faults.Add("hold_time", "must be whole seconds from %s to %s, got %s", minHoldTime, maxHoldTime, k.HoldTime)
 	}
@@ -167,6 +176,7 @@ func (p Policies) Compiler(vrps *policy.VRPs) Compiler {
 // Apply configures a neighbor by the keys.
 func (c Compiler) Apply(k *Keys, n *Neighbor) {
 	n.LocalAddress, n.Multihop, n.GTSM = k.LocalAddress, k.Multihop, k.GTSM
+	n.Role = k.Role
 	n.Passive = n.Passive || k.Passive
 	n.HoldTime, n.ConnectRetry = k.HoldTime, k.ConnectRetry
 	n.Import.MaxPrefixes = k.MaxPrefixes

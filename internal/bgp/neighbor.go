@@ -20,6 +20,9 @@ const (
 	VPNv6       = message.VPNv6
 )
 
+// Role is what this router is for a neighbor of another AS (RFC 9234).
+type Role = message.Role
+
 const (
 	// DefaultHoldTime is short because without BFD only the hold timer detects a dead neighbor.
 	// Keepalives are sent at a third of it.
@@ -41,6 +44,9 @@ type Neighbor struct {
 	ASN          uint32
 	Families     []Family
 	Port         uint16 // 0 is DefaultPort
+
+	// Role is what this router is for the neighbor; empty: it is not said, and nothing depends on it.
+	Role Role
 
 	ReflectorClient bool // the neighbor is our route reflector client (RFC 4456)
 	Passive         bool // wait for the neighbor's connection
@@ -99,6 +105,8 @@ func (n Neighbor) check(own uint32) error {
 		return fmt.Errorf("reflector client has as number %d, must be our own %d", n.ASN, own)
 	case n.NextHopSelf && !internal:
 		return errors.New("next hop self needs a neighbor of our own as")
+	case n.Role != "" && (internal || !n.Role.IsValid()):
+		return fmt.Errorf("role %s is not that for a neighbor of as %d", n.Role, n.ASN)
 	case n.Multihop != 0 && internal:
 		return errors.New("multihop needs a neighbor of another as")
 	case len(CheckPassword(n.Password)) > 0:

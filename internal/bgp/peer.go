@@ -107,7 +107,7 @@ func (n *neighbor) sessionConfig() session.Config {
 			conf.ExtendedNextHop |= message.Families(f)
 		}
 	}
-	conf.RouteRefresh, conf.ExtendedMessage = true, true
+	conf.RouteRefresh, conf.ExtendedMessage, conf.Role = true, true, c.Role
 	if n.internal {
 		// Without a family, the capability concerns only the End-of-RIB marker (RFC 4724
 		// section 3).

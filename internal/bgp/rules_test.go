@@ -343,14 +343,14 @@ func TestGroup(t *testing.T) {
 func TestCheckKeys(t *testing.T) {
 	p := Policies{Lists: map[string]policy.List{"a": list("accept ::/0")}, RPKI: true, RejectInvalid: true}
 	k := Keys{
-		LocalAddress: addr("fe80::1"), Multihop: 2, HoldTime: time.Second, ConnectRetry: 1500 * time.Millisecond,
+		LocalAddress: addr("fe80::1"), Role: "transit", Multihop: 2, HoldTime: time.Second, ConnectRetry: 1500 * time.Millisecond,
 		MaxPrefixes: PrefixLimit{Action: "drop", Restart: time.Minute},
 		ImportRules: []policy.Rule{{Name: RPKIRule, PrefixList: "b", Action: policy.Reject}},
 		ExportRules: []policy.Rule{{Name: "x", RPKI: []policy.Validity{policy.Valid}, Action: policy.Reject}},
 	}
 	got := p.CheckKeys(&k, addr("2001:db8::1"), bfd.Config{Interval: 100 * time.Millisecond}).Error()
 	for _, want := range []string{
-		"local_address: fe80::1 and address 2001:db8::1 must both be link-local", "hold_time: must be whole seconds", "multihop: excludes bfd", "connect_retry: must be whole seconds",
+		"local_address: fe80::1 and address 2001:db8::1 must both be link-local", "hold_time: must be whole seconds", `role: must be "customer", "provider", "peer", "rs" or "rs-client", got "transit"`, "multihop: excludes bfd", "connect_retry: must be whole seconds",
 		"max_prefixes.limit: must be > 0", `max_prefixes.action: must be "warn", "discard" or "down", got "drop"`, "max_prefixes.restart: needs action: down",
 		`import_rules[0].prefix_list: there is no prefix list "b"`, "import_rules[0].name: rpki-invalid is the rule that rpki adds", "export_rules[0].rpki: is a condition of import",
 	} {

@@ -53,8 +53,9 @@ var accessors = map[string]func(f Fields) any{
 		}
 		return &s
 	},
-	"Size":   func(f Fields) any { return len(f.append(nil)) },
-	"Fields": func(f Fields) any { return f },
+	"OnlyToCustomer": func(f Fields) any { return optional{f.OnlyToCustomer, f.HasOnlyToCustomer} },
+	"Size":           func(f Fields) any { return len(f.append(nil)) },
+	"Fields":         func(f Fields) any { return f },
 }
 
 // checkAccessors calls every method of the attributes without arguments, and compares it with the
@@ -98,6 +99,7 @@ func without(f Fields, mask uint) Fields {
 		func() { g.Large = f.Large },
 		func() { g.PrefixSID = f.PrefixSID },
 		func() { g.LinkLocal = f.LinkLocal },
+		func() { g.OnlyToCustomer, g.HasOnlyToCustomer = 65001, true },
 	} {
 		if mask>>bit&1 == 1 {
 			set()
@@ -117,7 +119,7 @@ func TestAbsentAttributes(t *testing.T) {
 	full := fullFields(t)
 	r := rand.New(rand.NewPCG(21, 22))
 	in := NewInterner()
-	for mask := range uint(1 << 12) {
+	for mask := range uint(1 << 13) {
 		f := without(full, mask)
 		checkAccessors(t, in.Intern(f))
 		kind := uint8(r.UintN(256))

@@ -26,6 +26,7 @@ const (
 	attrAS4Path         = 17 // RFC 6793
 	attrAS4Aggregator   = 18 // RFC 6793
 	attrLarge           = 32 // RFC 8092
+	attrOnlyToCustomer  = 35 // RFC 9234
 	attrPrefixSID       = 40 // RFC 8669
 )
 
@@ -175,6 +176,16 @@ func largeCommunities(value string) (list []LargeCommunity) {
 	return list
 }
 
+// OnlyToCustomer is the AS from which on a route goes to customers only (RFC 9234 section 5), or
+// false.
+func (a *Attributes) OnlyToCustomer() (uint32, bool) {
+	v := Uint32s(a.value(attrOnlyToCustomer))
+	if v == "" {
+		return 0, false
+	}
+	return v.At(0), true
+}
+
 // ClusterList is the CLUSTER_LIST, the nearest cluster first.
 func (a *Attributes) ClusterList() Uint32s { return Uint32s(a.value(attrClusterList)) }
 
@@ -223,6 +234,8 @@ type Fields struct {
 	ClusterList       []uint32
 	Extended          []uint64 // extended communities, route targets included (vpn.ID.Target)
 	Large             []LargeCommunity
+	OnlyToCustomer    uint32
+	HasOnlyToCustomer bool
 	PrefixSID         string // value of the attribute, see Service.PrefixSID; empty: none
 	UnknownTransitive string // attributes of unknown types as on the wire, in ascending order
 
@@ -272,6 +285,8 @@ func (f *Fields) set(kind uint8, value, whole string) {
 		}
 	case attrLarge:
 		f.Large = largeCommunities(value)
+	case attrOnlyToCustomer:
+		f.OnlyToCustomer, f.HasOnlyToCustomer = Uint32s(value).At(0), true
 	case attrPrefixSID:
 		f.PrefixSID = value
 	default:
@@ -326,6 +341,9 @@ func (f *Fields) append(b []byte) []byte {
 		for _, c := range f.Large {
 			e.b = appendUint32s(e.b, c[:]...)
 		}
+	}
+	if f.HasOnlyToCustomer {
+		e.uint32s(attrOnlyToCustomer, f.OnlyToCustomer)
 	}
 	if f.PrefixSID != "" {
 		e.string(attrPrefixSID, f.PrefixSID)

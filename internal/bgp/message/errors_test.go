@@ -117,6 +117,9 @@ func TestMalformedAttributes(t *testing.T) {
 		{"large communities empty", slices.Concat(good, raw(0xc0, attrLarge)), withdraw, withdraw},
 		{"large communities of 8 bytes", slices.Concat(good, raw(0xc0, attrLarge, 1, 2, 3, 4, 5, 6, 7, 8)), withdraw, withdraw},
 
+		{"only to customer", slices.Concat(good, raw(0xc0, attrOnlyToCustomer, 0, 0, 0, 1)), accept, accept},
+		{"only to customer of 3 bytes", slices.Concat(good, raw(0xc0, attrOnlyToCustomer, 0, 0, 1)), withdraw, withdraw},
+
 		{"prefix SID", slices.Concat(good, prefixSID(goodService)), accept, discard},
 		{"prefix SID malformed", slices.Concat(good, raw(0xc0, attrPrefixSID, 5, 0, 9)), discard, discard},
 		{"prefix SID well-known", slices.Concat(good, raw(0x40, attrPrefixSID, goodService...)), withdraw, discard},

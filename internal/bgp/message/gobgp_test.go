@@ -41,6 +41,10 @@ func render(u *Update) text {
 			}
 			rest = rest[size:]
 		}
+		if f.HasOnlyToCustomer {
+			other = append(other, fmt.Sprintf("%03d:%08x", attrOnlyToCustomer, f.OnlyToCustomer))
+			slices.Sort(other)
+		}
 		// GoBGP does not encode all others as it decoded them.
 		f.Extended = slices.DeleteFunc(f.Extended, func(c uint64) bool { return !comparableExtended(gobgp.ExtendedCommunityAttrSubType(c >> 48)) })
 		var path []string
@@ -284,6 +288,9 @@ func randomFields(t testing.TB, r *rand.Rand) Fields {
 	}
 	if some() {
 		f.Large = []LargeCommunity{{r.Uint32(), r.Uint32(), r.Uint32()}}
+	}
+	if some() {
+		f.OnlyToCustomer, f.HasOnlyToCustomer = r.Uint32(), true
 	}
 	if some() {
 		f.PrefixSID = full.PrefixSID

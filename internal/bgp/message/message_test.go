@@ -89,7 +89,7 @@ func TestOpenRoundTrip(t *testing.T) {
 		{ASN: 4200000000, HoldTime: 0, RouterID: id, Capabilities: Capabilities{FourOctetAS: true, Families: Families(IPv6Unicast)}},
 		{ASN: 65000, HoldTime: 3, RouterID: id, Capabilities: Capabilities{
 			Families: Families(IPv4Unicast, IPv6Unicast, VPNv4, VPNv6), ExtendedNextHop: Families(IPv4Unicast, VPNv4),
-			FourOctetAS: true, RouteRefresh: true, EnhancedRefresh: true, ExtendedMessage: true,
+			FourOctetAS: true, RouteRefresh: true, EnhancedRefresh: true, ExtendedMessage: true, Role: RolePeer,
 			Restart: Restart{Advertised: true, Restarting: true, Time: 120, Families: Families(IPv6Unicast, VPNv6), Forwarding: Families(VPNv6)},
 		}},
 	} {

@@ -32,7 +32,8 @@ const (
 	SubcodeBadIdentifier        = 3
 	SubcodeUnsupportedParameter = 4
 	SubcodeHoldTime             = 6
-	SubcodeCapability           = 7 // RFC 5492
+	SubcodeCapability           = 7  // RFC 5492
+	SubcodeRoleMismatch         = 11 // RFC 9234
 )
 
 // Subcodes of CodeUpdate.
@@ -141,7 +142,7 @@ var notificationErrors = map[uint8]struct {
 		SubcodeUnsupportedVersion: "Unsupported Version Number", SubcodeBadPeerAS: "Bad Peer AS",
 		SubcodeBadIdentifier: "Bad BGP Identifier", SubcodeUnsupportedParameter: "Unsupported Optional Parameter",
 		SubcodeHoldTime: "Unacceptable Hold Time", SubcodeCapability: "Unsupported Capability",
-		11: "Role Mismatch", // RFC 9234
+		SubcodeRoleMismatch: "Role Mismatch",
 	}},
 	CodeUpdate: {"UPDATE Message Error", map[uint8]string{
 		SubcodeAttributeList: "Malformed Attribute List", SubcodeUnknownWellKnown: "Unrecognized Well-known Attribute",

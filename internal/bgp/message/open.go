@@ -19,6 +19,7 @@ const (
 	capRouteRefresh    = 2  // RFC 2918
 	capExtendedNextHop = 5  // RFC 8950
 	capExtendedMessage = 6  // RFC 8654
+	capRole            = 9  // RFC 9234
 	capGracefulRestart = 64 // RFC 4724
 	capFourOctetAS     = 65 // RFC 6793
 	capEnhancedRefresh = 70 // RFC 7313
@@ -44,7 +45,50 @@ type Capabilities struct {
 	EnhancedRefresh bool // RFC 7313
 	ExtendedMessage bool // RFC 8654
 	Restart         Restart
+	Role            Role
 }
+
+// Role is what a speaker is for its neighbor of another AS (RFC 9234 section 3.1); empty: it says
+// nothing.
+type Role string
+
+const (
+	RoleProvider Role = "provider"
+	RoleRS       Role = "rs" // route server
+	RoleRSClient Role = "rs-client"
+	RoleCustomer Role = "customer"
+	RolePeer     Role = "peer"
+	// RoleContradictory is what a neighbor has that sends different ones.
+	RoleContradictory Role = "contradictory"
+)
+
+// roles are in the order of their numbers, and have that of the neighbor.
+var roles = [...]struct{ role, neighbor Role }{
+	{RoleProvider, RoleCustomer}, {RoleRS, RoleRSClient}, {RoleRSClient, RoleRS}, {RoleCustomer, RoleProvider}, {RolePeer, RolePeer},
+}
+
+func (r Role) number() int {
+	for i := range roles {
+		if roles[i].role == r {
+			return i
+		}
+	}
+	return -1
+}
+
+// IsValid reports whether a speaker can have this role.
+func (r Role) IsValid() bool { return r.number() >= 0 }
+
+// Fits reports whether a neighbor can have the other role.
+func (r Role) Fits(neighbor Role) bool { return r.IsValid() && roles[r.number()].neighbor == neighbor }
+
+// Below reports whether the neighbor gets only routes of the own AS and its customers: it is a
+// provider, a peer or a route server (RFC 9234 section 5).
+func (r Role) Below() bool { return r == RoleCustomer || r == RolePeer || r == RoleRSClient }
+
+// Above reports whether the neighbor may pass what it gets to its customers only: it is a customer,
+// a peer or a client of this route server.
+func (r Role) Above() bool { return r == RoleProvider || r == RolePeer || r == RoleRS }
 
 // Restart is the graceful restart capability (RFC 4724 section 3). A speaker that advertises it
 // sends End-of-RIB.
@@ -141,6 +185,10 @@ func (o *Open) parseCapabilities(b []byte) error {
 			o.EnhancedRefresh, wellFormed = true, len(value) == 0
 		case capExtendedMessage:
 			o.ExtendedMessage, wellFormed = true, len(value) == 0
+		case capRole:
+			if wellFormed = len(value) == 1; wellFormed {
+				o.parseRole(value[0])
+			}
 		case capExtendedNextHop:
 			if wellFormed = len(value)%6 == 0; wellFormed {
 				o.parseExtendedNextHop(value)
@@ -183,6 +231,18 @@ func (o *Open) parseExtendedNextHop(b []byte) {
 			o.ExtendedNextHop |= Families(f)
 		}
 	}
+}
+
+// parseRole decodes one of the roles of the neighbor, which has only one.
+func (o *Open) parseRole(number uint8) {
+	r := Role(fmt.Sprintf("unknown (%d)", number))
+	if int(number) < len(roles) {
+		r = roles[number].role
+	}
+	if o.Role != "" && o.Role != r {
+		r = RoleContradictory
+	}
+	o.Role = r
 }
 
 func parseRestart(b []byte) Restart {
@@ -242,6 +302,9 @@ func (o Open) appendCapabilities(b []byte) []byte {
 	}
 	if o.ExtendedMessage {
 		b = append(b, capExtendedMessage, 0)
+	}
+	if n := o.Role.number(); n >= 0 {
+		b = append(b, capRole, 1, byte(n))
 	}
 	if r := o.Restart; r.Advertised {
 		head := r.Time & 0x0fff
@@ -327,6 +390,7 @@ func (c Capabilities) Names() []string {
 		add(true, "extended next hop %s (%d)", f, capExtendedNextHop)
 	}
 	add(c.ExtendedMessage, "extended message (%d)", capExtendedMessage)
+	add(c.Role != "", "role %s (%d)", c.Role, capRole)
 	if r := c.Restart; r.Advertised {
 		text := fmt.Sprintf("graceful restart %d s", r.Time)
 		if r.Restarting {

@@ -28,5 +28,6 @@ var attributes = [256]struct {
 	attrAS4Path:         {"AS4_PATH", flagOptional | flagTransitive, Discarded, 0, false}, // RFC 6793 section 6
 	attrAS4Aggregator:   {"AS4_AGGREGATOR", flagOptional | flagTransitive, Discarded, 8, true},
 	attrLarge:           {"LARGE_COMMUNITY", flagOptional | flagTransitive, TreatedAsWithdraw, 12, false}, // RFC 8092 section 6
+	attrOnlyToCustomer:  {"ONLY_TO_CUSTOMER", flagOptional | flagTransitive, TreatedAsWithdraw, 4, true},  // RFC 9234 section 5
 	attrPrefixSID:       {"Prefix-SID", flagOptional | flagTransitive, Discarded, 0, false},               // RFC 9252 section 7
 }

@@ -97,6 +97,7 @@ var foreigners = []foreign{
 	{"multihop", "2001:db8:1::1a", "2001:db8:1::2", func(c *Config) { c.Multihop = 3 }, "multihop 3;", []string{"ebgp-multihop 3"}},
 	{"all capabilities", "2001:db8:1::1b", "2001:db8:1::2", nil, "enable extended messages on; graceful restart on; long lived graceful restart on; advertise hostname on;",
 		[]string{"capability extended-nexthop", "capability dynamic", "graceful-restart", "addpath-tx-all-paths"}},
+	{"role", "2001:db8:1::1c", "2001:db8:1::2", func(c *Config) { c.Role = message.RoleCustomer }, "local role provider; require roles on;", []string{"local-role provider strict-mode"}},
 	{"link-local", "fe80::11", "fe80::12", nil, "interface;", nil},
 }
 

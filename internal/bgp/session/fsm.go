@@ -604,6 +604,8 @@ func (c Config) examine(o message.Open) error {
 		return refuse(message.SubcodeBadPeerAS, nil, "the neighbor's OPEN has another as number than %d: %d", c.RemoteASN, o.ASN)
 	case c.internal() && o.RouterID == c.RouterID: // RFC 6286 section 2.2
 		return refuse(message.SubcodeBadIdentifier, nil, "the neighbor's OPEN has our own router id %s", o.RouterID)
+	case c.Role != "" && o.Role != "" && !c.Role.Fits(o.Role): // RFC 9234 section 4.2
+		return refuse(message.SubcodeRoleMismatch, nil, "this router has the role %s, and the neighbor the role %s", c.Role, o.Role)
 	case common == 0:
 		var missing []byte // RFC 5492 section 5
 		for f := range c.Families.All() {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -221,6 +222,9 @@ func (c Config) openFinding(err error) (rank, string) {
 		text := "the neighbor refused the session: " + note.Error()
 		if note.Code == message.CodeOpen && note.Subcode == message.SubcodeBadPeerAS {
 			text += fmt.Sprintf("; does it have this router as neighbor with as number %d?", c.LocalASN)
+		}
+		if note.Code == message.CodeOpen && note.Subcode == message.SubcodeRoleMismatch {
+			text += fmt.Sprintf("; which role (RFC 9234) does it require? This router has %s", cmp.Or(c.Role, "none"))
 		}
 		return notified, text
 	case errors.Is(err, os.ErrDeadlineExceeded):
