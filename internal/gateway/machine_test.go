@@ -538,6 +538,7 @@ func TestHealth(t *testing.T) {
 		"well":       {func(*Status) {}, true, false, ""},
 		"no session": {func(s *Status) { s.Peers[0] = PeerStatus{Name: "hq", Reason: "no response"} }, false, false, `peer "hq" has no session: no response`},
 		"one of two": {func(s *Status) { s.Peers = append(s.Peers, PeerStatus{Name: "x"}) }, true, true, `peer "x" has no session`},
+		"no peace":   {func(s *Status) { s.Peers[0].Reason = "begins again" }, true, true, `peer "hq": begins again`},
 		"line down":  {func(s *Status) { s.Lines[0].Up, s.Paths[0].State = false, stateDown }, true, true, `interface "eth1" of path "a" is down`},
 		"port taken": {func(s *Status) { s.Lines[0].Error = "address already in use" }, true, true, `line "a": address already in use`},
 		"path dead":  {func(s *Status) { s.Paths[1].State = "dead" }, true, true, `path "b" to peer "hq" is dead: the peer does not answer over it any more`},

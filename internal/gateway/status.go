@@ -103,7 +103,7 @@ type PeerStatus struct {
 	NATDeclined uint64 `json:"nat_declined"`
 	NATEvicted  uint64 `json:"nat_evicted"`
 	NATFull     uint64 `json:"nat_full"`
-	// Up: there is a session, with keys. Reason is why not.
+	// Up: there is a session, with keys. Reason is why not, or why none lasts.
 	Up     bool   `json:"up"`
 	Reason string `json:"reason"`
 	// Seconds is the age of the session, KeySeconds that of its keys.
@@ -349,6 +349,11 @@ func (s *Status) health(rejected error, lacking []health.Problem) health.Status 
 		}
 	}
 	r.NeedOne(needed, problems)
+	for _, p := range s.Peers {
+		if p.Up && p.Reason != "" {
+			r.Degrade("peer %q: %s", p.Name, p.Reason)
+		}
+	}
 	for _, l := range s.Lines {
 		switch {
 		case !l.Up:

@@ -182,7 +182,7 @@ type PeerStatus struct {
 	Handshake time.Duration `json:"handshake_ns,omitempty"`
 	// Epoch is the number of the keys.
 	Epoch uint32 `json:"epoch"`
-	// Reason is why there is no session, "no response from 192.0.2.1:4790".
+	// Reason is why there is no session, "no response from 192.0.2.1:4790", or none that lasts.
 	Reason   string       `json:"reason,omitempty"`
 	Links    []LinkStatus `json:"links"`
 	Policies []RuleStatus `json:"policies"`

@@ -22,6 +22,10 @@ type sessionState struct {
 	keysSince time.Duration
 	proven    bool   // a probe was answered under the current keys
 	epoch     uint32 // number of handshakes
+	// begun are when the last sessions began, the latest first, and warned is when it was logged
+	// that they begin too often.
+	begun  [manySessions]time.Duration
+	warned time.Duration
 	// openCookie is that which the peer accepts open messages with, 0 for none.
 	openCookie uint64
 }
@@ -114,6 +118,29 @@ func (x *sessionState) install(s *handshake.Session) (*keys, error) {
 	return k, nil
 }
 
+// Sessions begin too often if manySessions of them do within manyWithin. Those of two gateways that
+// take turns with one key begin every second while packets are carried, else every six seconds.
+const manySessions, manyWithin, manyWarnings = 6, time.Minute, 10 * time.Minute
+
+// tooMany is why a session does not last, if so many have begun.
+const tooMany = "its sessions begin again and again: see that no other gateway uses the key of one of the two"
+
+// repeated reports whether sessions begin too often.
+func (x *sessionState) repeated(now time.Duration) bool {
+	last := x.begun[manySessions-1]
+	return last > 0 && now-last < manyWithin
+}
+
+// count counts a session that begins.
+func (x *sessionState) count(now time.Duration) {
+	copy(x.begun[1:], x.begun[:])
+	x.begun[0] = now
+	if x.repeated(now) && (x.warned == 0 || now-x.warned >= manyWarnings) {
+		x.warned = now
+		x.peer.log.Warn("sessions with the peer begin again and again: see that no other gateway uses the key of one of the two", "peer", x.peer.conf.Name)
+	}
+}
+
 // use starts to send with keys.
 func (x *sessionState) use(k *keys, now time.Duration) {
 	if x.sending == nil {
@@ -122,6 +149,7 @@ func (x *sessionState) use(k *keys, now time.Duration) {
 	x.sending, x.keysSince, x.proven, x.peer.initiating.tries = k, now, false, 0
 	x.peer.initiating.stale.end()
 	x.epoch++
+	x.count(now)
 	k.out.Put(x.hello(len(x.peer.plane.lineStates())))
 	x.acceptOpen()
 	if x.peer.numbering.owner {

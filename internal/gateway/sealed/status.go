@@ -70,6 +70,9 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 	}
 	if k := r.session.sending; k != nil {
 		s.Up, s.Suite, s.Since, s.Handshake = true, suite(k.Session), now-r.session.since, now-r.session.keysSince
+		if r.session.repeated(now) {
+			s.Reason = tooMany
+		}
 	} else {
 		s.Reason = "no response"
 		if !r.numbering.owner && !r.links[0].address.remote.IsValid() {
