@@ -137,7 +137,7 @@ type Capacity struct {
 	configured unit.Bandwidth // 0: not at all
 	// ceiling is never exceeded, 0 if there is none.
 	ceiling unit.Bandwidth
-	// best is the highest estimate that was lowered.
+	// best is the highest estimate that was lowered, or that a train has shown.
 	best unit.Bandwidth
 	// found: the path was full at least once. hinted: a train has shown the rate.
 	found, hinted bool
@@ -178,21 +178,23 @@ func LimitCapacity(rate unit.Bandwidth) Capacity {
 func (c *Capacity) Hint(rate unit.Bandwidth) {
 	if !c.found {
 		c.rate, c.hinted = c.ceil(max(rate, minCapacity)), true
+		c.best = max(c.best, c.rate)
 	}
 }
 
 // Lowered reports whether the estimate is clearly below what it was, or what is configured: the path
 // may have recovered, and traffic that seldom fills it would not show that. A bound is kept.
 func (c *Capacity) Lowered() bool {
-	return c.found && c.ceiling == 0 && c.before == 0 && c.rate < max(c.best, c.configured)/100*loweredPercent
+	return c.found && c.ceiling == 0 && cmp.Or(c.before, c.rate) < max(c.best, c.configured)/100*loweredPercent
 }
 
 // Raise raises an estimate that was lowered to a rate that a train has shown, and reports whether
 // that is clearly more. One of a rate that is not configured begins again, as with Hint.
 func (c *Capacity) Raise(shown unit.Bandwidth) bool {
-	if !c.Lowered() || shown < c.rate/100*raisePercent {
+	if !c.Lowered() || shown < cmp.Or(c.before, c.rate)/100*raisePercent {
 		return false
 	}
+	c.before = 0 // traffic may have ended before a probe has
 	if c.configured > 0 {
 		c.set(min(shown, c.configured))
 		return true
@@ -339,7 +341,7 @@ func (c *Capacity) overloaded(jitter time.Duration) bool {
 // lower sets the estimate to what arrives, which is what the path carries. A path that suddenly
 // carries less than half may be interrupted: then the estimate is halved.
 func (c *Capacity) lower(arrives unit.Bandwidth, standing time.Duration) {
-	if c.found || c.hinted {
+	if c.found {
 		c.best = max(c.best, c.rate)
 	}
 	c.find(max(arrives, c.rate/2), standing)

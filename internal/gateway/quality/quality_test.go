@@ -1,6 +1,7 @@
 package quality
 
 import (
+	"github.com/tabane/tabane/internal/base/unit"
 	"math"
 	"testing"
 	"time"
@@ -219,5 +220,33 @@ func TestLossMeter(t *testing.T) {
 	m.AddReport(100, 5)
 	if more := m.AddReport(200, 5); more != 5 {
 		t.Errorf("%d are lost of those with new numbers, want 5", more)
+	}
+}
+
+// TestRaise: an estimate that was lowered is raised to what a train shows, also if traffic ended
+// while a probe was in progress.
+func TestRaise(t *testing.T) {
+	for _, configured := range []unit.Bandwidth{0, 20 * unit.MbitPerSecond} {
+		c := LimitCapacity(configured)
+		c.Hint(20 * unit.MbitPerSecond)
+		sample := CapacitySample{Interval: time.Second, Sent: unit.MB, Arrived: 200 * unit.KB, Busy: true, Delays: Delays{RTT: 10 * time.Millisecond, Standing: 50 * time.Millisecond}}
+		for c.Value() > 6*unit.MbitPerSecond {
+			c.Update(sample)
+		}
+		sample.Standing = 0
+		for range 100 {
+			if c.before > 0 {
+				break
+			}
+			sample.Sent = c.Value().SizeIn(time.Second)
+			sample.Arrived = sample.Sent
+			c.Update(sample)
+		}
+		if c.before == 0 || !c.Lowered() {
+			t.Fatalf("of %v: no probe of a lowered estimate: %+v", configured, c)
+		}
+		if c.Raise(c.before) || !c.Raise(18*unit.MbitPerSecond) || c.Value() != 18*unit.MbitPerSecond || c.Lowered() {
+			t.Errorf("of %v: %+v", configured, c)
+		}
 	}
 }
