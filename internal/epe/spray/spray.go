@@ -49,7 +49,6 @@ type Sprayer struct {
 
 	mu       sync.Mutex
 	attached map[string]bpf.Attachment // by interface; nil where it failed
-	closed   bool
 }
 
 // New loads the programs, and has acknowledgments read that arrive on the links. The caller calls
@@ -105,7 +104,7 @@ func (s *Sprayer) Unread() (links []string, err error) {
 
 func (s *Sprayer) unread() (links []string, err error) {
 	for name, a := range s.attached {
-		if _, err := net.InterfaceByName(name); err != nil || s.closed {
+		if _, err := net.InterfaceByName(name); err != nil {
 			continue
 		}
 		place := bpf.Detached
@@ -253,13 +252,13 @@ func (s *Sprayer) UDP() (map[uint32]uint64, error) {
 func (s *Sprayer) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
 	var errs []error
 	for _, a := range s.attached {
 		if a != nil {
 			errs = append(errs, a.Detach())
 		}
 	}
+	clear(s.attached)
 	for number := range maps.Clone(s.programs) {
 		errs = append(errs, s.Remove(number))
 	}

@@ -20,23 +20,31 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// TestRoute: a route with the program of a plan can be added, is as it was when it is read again,
-// and the program of another plan is another one.
-func TestRoute(t *testing.T) {
-	netnstest.Need(t)
-	netnstest.IP(t, netnstest.Enter(t), "link set lo up")
-	s, err := New([]string{"lo"})
+// newSprayer returns a sprayer that is closed at the end of the test, and skips the test where the
+// host has none.
+func newSprayer(t testing.TB, link string) *Sprayer {
+	t.Helper()
+	s, err := New([]string{link})
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return s
+}
+
+// TestRoute: a route with the program of a plan can be added, is as it was when it is read again,
+// and the program of another plan is another one.
+func TestRoute(t *testing.T) {
+	netnstest.Need(t)
+	netnstest.IP(t, netnstest.Enter(t), "link set lo up")
+	s := newSprayer(t, "lo")
 	if err := s.Set(1, Plan{}); err == nil {
 		t.Error("a plan without paths is accepted")
 	}
@@ -503,21 +511,7 @@ func TestReadAgain(t *testing.T) {
 	namespace := netnstest.Enter(t)
 	const lan = "link add lan type veth peer name far"
 	netnstest.IP(t, namespace, lan)
-	s, err := New([]string{"lan"})
-	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		if links, err := s.Unread(); len(links) > 0 || err != nil {
-			t.Errorf("closed, it does not read %v, %v", links, err)
-		}
-	}()
+	s := newSprayer(t, "lan")
 	unread := func(when string, want ...string) {
 		t.Helper()
 		if links, err := s.Unread(); err != nil || !slices.Equal(links, want) {
@@ -533,4 +527,8 @@ func TestReadAgain(t *testing.T) {
 		t.Error(err)
 	}
 	unread("read again")
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	unread("closed")
 }
