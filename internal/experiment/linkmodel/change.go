@@ -23,6 +23,8 @@ type Change struct {
 	Delay *time.Duration `yaml:"delay,omitempty" json:"delay,omitempty"`
 	// Jitter varies the delay.
 	Jitter *Jitter `yaml:"jitter,omitempty" json:"jitter,omitempty"`
+	// Slot is how often frames are delivered, all together that have come since. Example: 4ms
+	Slot *time.Duration `yaml:"slot,omitempty" json:"slot,omitempty"`
 	// Loss is what the link loses.
 	Loss *Loss `yaml:"loss,omitempty" json:"loss,omitempty"`
 	// Duplicate is the probability that a frame arrives twice. Example: 0.001

@@ -61,7 +61,7 @@ func TestEveryPropertyChanges(t *testing.T) {
 	if c := one.Since(p); c.Delay == nil || *c.Delay != time.Minute || c.Rate != nil || c.Queue != nil {
 		t.Errorf("one property differs: %+v", c)
 	}
-	if got, want := Properties("and"), "rate, burst, delay, jitter, loss, duplicate, queue and load"; got != want {
+	if got, want := Properties("and"), "rate, burst, delay, jitter, slot, loss, duplicate, queue and load"; got != want {
 		t.Errorf("properties %q, want %q", got, want)
 	}
 }

@@ -46,7 +46,7 @@ type Counters struct {
 // origin, and a time earlier than the latest one is taken as the latest. F is the frame itself or a
 // handle of it. A Pipe is not safe for concurrent use.
 type Pipe[F any] struct {
-	// plain: no loss, duplication or jitter, and a drop-tail queue. Most pipes are plain, and
+	// plain: no loss, duplication, jitter or slots, and a drop-tail queue. Most pipes are plain, and
 	// take a fast path, whose fields come first.
 	plain bool
 	now   time.Duration
@@ -131,7 +131,7 @@ func (p *Pipe[F]) loaded() bool { return !p.plain && p.profile.Load.Rate > 0 }
 
 // plain reports whether the profile has only a rate, a delay and a drop-tail queue.
 func (p *Profile) plain() bool {
-	return p.Loss.Kind == "" && p.Jitter.Kind == "" && p.Duplicate == 0 && p.Load.Rate == 0 && (p.Queue.Discipline == "" || p.Queue.Discipline == DisciplineDropTail)
+	return p.Loss.Kind == "" && p.Jitter.Kind == "" && p.Slot == 0 && p.Duplicate == 0 && p.Load.Rate == 0 && (p.Queue.Discipline == "" || p.Queue.Discipline == DisciplineDropTail)
 }
 
 // depth returns how long the burst takes at the rate.
@@ -395,6 +395,9 @@ func (p *Pipe[F]) deliver(size int32, frame *F, sent time.Duration) {
 		delay += time.Duration(min(tail*(paretoShape-1)*amount, float64(MaxDelay)))
 	}
 	at := sent + delay
+	if slot := p.profile.Slot; slot > 0 {
+		at = (at + slot - 1) / slot * slot
+	}
 	if !p.profile.Jitter.Reorder {
 		at = max(at, p.last)
 	}

@@ -119,6 +119,7 @@ func genProfile(t *rapid.T) Profile {
 			Reorder: rapid.Bool().Draw(t, "reorder"),
 		}
 	}
+	p.Slot = time.Duration(rapid.SampledFrom([]int{0, 0, 1, 7}).Draw(t, "slot")) * ms
 	switch rapid.IntRange(0, 2).Draw(t, "loss") {
 	case 1:
 		p.Loss = Loss{Kind: Random, P: rapid.Float64Range(0, 1).Draw(t, "p")}
@@ -207,7 +208,7 @@ func TestPropertyRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, offers := genProfile(t), genOffers(t)
 		p.Rate = unit.Bandwidth(rapid.Int64Range(1e5, 1e8).Draw(t, "limit"))
-		p.Jitter, p.Duplicate = Jitter{}, 0
+		p.Jitter, p.Slot, p.Duplicate = Jitter{}, 0, 0
 		out, _ := play(t, p, 1, offers, nil, always)
 		for i := range out {
 			sum := unit.Size(0)
@@ -445,6 +446,16 @@ func TestRoomIsMadeInTime(t *testing.T) {
 	want := []sent{{ms, 0, 1000}, {2 * ms, 1, 1000}, {3 * ms, 2, 1000}, {4 * ms, 4, 1000}}
 	if !slices.Equal(out, want) || pipe.counted.Tail != 1 {
 		t.Errorf("delivered %v, want %v; %d dropped", out, want, pipe.counted.Tail)
+	}
+}
+
+// TestSlots: frames are delivered at multiples of the slot, as soon as one has come after they have.
+func TestSlots(t *testing.T) {
+	p := Profile{Rate: 8 * unit.MbitPerSecond, Delay: 10 * ms, Slot: 4 * ms}
+	out, _ := play(t, p, 1, steady(5, 2*ms, 1000), nil, always)
+	want := []sent{{12 * ms, 0, 1000}, {16 * ms, 1, 1000}, {16 * ms, 2, 1000}, {20 * ms, 3, 1000}, {20 * ms, 4, 1000}}
+	if !slices.Equal(out, want) {
+		t.Errorf("delivered %v, want %v", out, want)
 	}
 }
 

@@ -29,7 +29,10 @@ type Profile struct {
 	// Delay is one way, from the last bit sent to the last bit delivered; at most MaxDelay.
 	Delay  time.Duration `yaml:"delay,omitempty" json:"delay,omitempty"`
 	Jitter Jitter        `yaml:"jitter,omitempty" json:"jitter,omitzero"`
-	Loss   Loss          `yaml:"loss,omitempty" json:"loss,omitzero"`
+	// Slot is how often frames are delivered, all together that have come since: Wi-Fi, radio and
+	// cable have slots of 1 to 10 ms. At most MaxDelay; 0: each frame by itself.
+	Slot time.Duration `yaml:"slot,omitempty" json:"slot,omitempty"`
+	Loss Loss          `yaml:"loss,omitempty" json:"loss,omitzero"`
 	// Duplicate is the probability that a frame is delivered twice.
 	Duplicate float64 `yaml:"duplicate,omitempty" json:"duplicate,omitempty"`
 	Queue     Queue   `yaml:"queue,omitempty" json:"queue,omitzero"`
@@ -229,6 +232,9 @@ func (p Profile) Check() fault.List {
 	}
 	if p.Delay < 0 || p.Delay > MaxDelay {
 		faults.Add("delay", "must be from 0s to %s, got %s", MaxDelay, p.Delay)
+	}
+	if p.Slot < 0 || p.Slot > MaxDelay {
+		faults.Add("slot", "must be from 0s to %s, got %s", MaxDelay, p.Slot)
 	}
 	probability(&faults, "duplicate", p.Duplicate)
 	faults.Merge("jitter", p.Jitter.check(p.Delay))

@@ -158,7 +158,7 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 			"links.a.buffer: must have no limit where queue is given: queue is a limit too"},
 		{"impossible buffer", func(s *Spec) { s.Links["a"].Buffer = &linkmodel.Queue{Discipline: "fq"} }, `links.a.buffer.discipline: must be drop-tail, red or codel, got "fq"`},
 		{"a direction that says nothing", func(s *Spec) { s.Links["a"].Backward = &linkmodel.Change{} },
-			"links.a.backward: is empty: give at least one of rate, burst, delay, jitter, loss, duplicate, queue, load"},
+			"links.a.backward: is empty: give at least one of rate, burst, delay, jitter, slot, loss, duplicate, queue, load"},
 		{"an impossible direction", func(s *Spec) { d := -time.Second; s.Links["a"].Forward = &linkmodel.Change{Delay: &d} },
 			"links.a.forward.delay: must be from 0s to 1m0s, got -1s"},
 		{"impossible delay in a case", func(s *Spec) { s.Experiment.Cases[0].Links["a"] = Shape{Delay: -1} },

@@ -32,6 +32,9 @@ type Shape struct {
 	Delay time.Duration `yaml:"delay,omitempty"`
 	// Jitter varies the delay.
 	Jitter *linkmodel.Jitter `yaml:"jitter,omitempty"`
+	// Slot is how often frames are delivered, all together that have come since, as by Wi-Fi, radio
+	// and cable. Default: each by itself. Example: 4ms
+	Slot time.Duration `yaml:"slot,omitempty"`
 	// Loss is what the link loses.
 	Loss *linkmodel.Loss `yaml:"loss,omitempty"`
 	// Duplicate is the probability that a frame arrives twice. Example: 0.001

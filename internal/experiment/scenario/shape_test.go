@@ -153,7 +153,7 @@ func TestShapeHasEveryProperty(t *testing.T) {
 		}
 	}
 	a := linkmodel.Profile{
-		Rate: unit.MbitPerSecond, Burst: 32 * unit.KB, Delay: time.Second, Jitter: linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: time.Millisecond},
+		Rate: unit.MbitPerSecond, Burst: 32 * unit.KB, Delay: time.Second, Jitter: linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: time.Millisecond}, Slot: 4 * time.Millisecond,
 		Loss: linkmodel.Loss{Kind: linkmodel.Random, P: 0.5}, Duplicate: 0.25, Load: linkmodel.Load{Rate: 100 * unit.KbitPerSecond},
 		Queue: linkmodel.Queue{Limit: linkmodel.Limit{Packets: 7}, Discipline: linkmodel.DisciplineCoDel},
 	}
