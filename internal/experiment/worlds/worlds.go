@@ -104,6 +104,8 @@ const (
 	minDown, maxDown      = 2., 20.   // downloads at once
 	shaped, policed       = 0.2, 0.05 // of the paths, by a token bucket
 	minDepth, maxDepth    = 5 * time.Millisecond, 500 * time.Millisecond
+	slotted               = 0.2 // of the paths
+	minSlot, maxSlot      = time.Millisecond, 10 * time.Millisecond
 )
 
 // Draw draws a world.
@@ -111,14 +113,18 @@ func Draw(o Options) World {
 	if o.Packets == 0 {
 		o.Packets = DefaultPackets
 	}
-	d := dice{rand.New(rand.NewPCG(o.Seed, uint64(slices.Index(Kinds(), o.Kind))<<32|uint64(o.Number)))}
+	d := o.dice(0)
 	w := World{Options: o}
 	for range d.pick(minPaths, minPaths, minPaths, minPaths+1, minPaths+1, maxPaths) {
 		w.Paths = append(w.Paths, d.path())
 	}
-	buckets := o.buckets()
+	buckets, slots := o.dice(1), o.dice(2)
 	for i := range w.Paths {
-		buckets.bucket(&w.Paths[i].Forward)
+		p := &w.Paths[i]
+		buckets.bucket(&p.Forward)
+		if slot := slots.duration(minSlot, maxSlot); slots.chance(slotted) {
+			p.Forward.Slot, p.Backward.Slot = slot, slot
+		}
 	}
 	if o.Kind == EPE && d.chance(0.1) {
 		w.Shared = d.shared(w.Paths)
@@ -185,10 +191,10 @@ func Pair(o Options) World {
 	return w
 }
 
-// buckets returns the generator of the token buckets of a world, which are no others where something
-// else is drawn.
-func (o Options) buckets() dice {
-	return dice{rand.New(rand.NewPCG(o.Seed, 1<<48|uint64(slices.Index(Kinds(), o.Kind)+1)<<32|uint64(o.Number)))}
+// dice returns the generator of a world for a purpose. What is drawn for one does not depend on what
+// is drawn for others.
+func (o Options) dice(purpose uint64) dice {
+	return dice{rand.New(rand.NewPCG(o.Seed, purpose<<48|uint64(slices.Index(Kinds(), o.Kind))<<32|uint64(o.Number)))}
 }
 
 // bucket draws whether a path is shaped by a token bucket, or policed by one: then what it has no
@@ -388,6 +394,9 @@ func (p Path) text() string {
 	}
 	if p.Forward.Burst > 0 {
 		text += " burst " + p.Forward.Burst.String()
+	}
+	if p.Forward.Slot > 0 {
+		text += " slot " + p.Forward.Slot.String()
 	}
 	if j := p.Forward.Jitter; j.Kind != "" {
 		short, _ := j.Short()

@@ -84,6 +84,7 @@ func TestDrawVaries(t *testing.T) {
 		count("jitter uniform", p.Forward.Jitter.Kind == "uniform")
 		count("jitter normal", p.Forward.Jitter.Kind == "normal")
 		count("jitter pareto", p.Forward.Jitter.Kind == "pareto")
+		count("slots", p.Forward.Slot > 0)
 		count("reorder", p.Forward.Jitter.Reorder)
 		count("random loss", p.Forward.Loss.Kind == "random")
 		count("bursts of losses", p.Forward.Loss.Kind == "gilbert-elliott")
