@@ -96,6 +96,8 @@ type side struct {
 	ending, ended bool
 	// broken: the peer has reset the connection.
 	broken bool
+	// urgent: there may be urgent data to read.
+	urgent bool
 	// begun: something was sent. prompt: small segments do not wait for acknowledgments.
 	begun, prompt bool
 }
@@ -109,9 +111,9 @@ type flow struct {
 	bulk bool
 	// copied: the sender is one that the kernel cannot splice from without copying.
 	copied bool
-	// borrowed: rest is in the loop's buffer.
-	borrowed bool
-	large    *largeBuffer // has rest
+	// borrowed: rest is in the loop's buffer. urgent: rest is one urgent byte.
+	borrowed, urgent bool
+	large            *largeBuffer // has rest
 	// done: the end was passed on.
 	done    bool
 	segment int32 // of the receiver, 0 if unknown
@@ -127,6 +129,7 @@ func (l *loop) begin(s *Service, client int, from netip.AddrPort) {
 	c.dial.won = -1
 	l.engine.open.Add(1)
 	s.Counts.Active.Add(1)
+	keepUrgent(client)
 	if errno := l.watch(c, whichOwn, client); errno != 0 {
 		l.abort(c)
 		return
@@ -277,6 +280,9 @@ func (s *side) note(events uint32) {
 	}
 	if events&unix.EPOLLOUT != 0 {
 		s.writable = true
+	}
+	if events&unix.EPOLLPRI != 0 {
+		s.urgent = true
 	}
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 {
 		s.ending = true
@@ -488,6 +494,7 @@ func (l *loop) attempt(c *connection) {
 			if name := l.engine.control.Load(); t.Multipath && name != nil {
 				_ = congest(fd, *name) // it was unloaded: that of the host is as good
 			}
+			keepUrgent(fd)
 			if err = connect(fd, t.Address); err == nil {
 				if errno := l.watch(c, i+1, fd); errno != 0 {
 					err = errno

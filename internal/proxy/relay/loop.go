@@ -395,7 +395,7 @@ func (l *loop) accept(s *Service) {
 }
 
 // connectionEvents are those that sockets of connections are watched for, once each.
-const connectionEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET&(1<<32-1)
+const connectionEvents = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET&(1<<32-1)
 
 // watch watches a socket of a connection.
 func (l *loop) watch(c *connection, which, fd int) syscall.Errno {

@@ -93,6 +93,9 @@ func brokenBy(s *side) syscall.Errno {
 
 // pull takes the next piece from a sender.
 func (l *loop) pull(f *flow, from *side) syscall.Errno {
+	if from.urgent {
+		return l.pullUrgent(f, from)
+	}
 	if f.bulk && f.copied {
 		if l.takeLarge(f) {
 			n, errno := receive(int(from.fd), f.large[:])
@@ -111,7 +114,11 @@ func (l *loop) pull(f *flow, from *side) syscall.Errno {
 				return 0
 			}
 			f.held = max(n, 0)
-			if errno == 0 && n > 0 && n < bulkEnds {
+			if errno == 0 && n == 0 {
+				from.urgent = true // unless it is the end, which reading tells
+				return 0
+			}
+			if errno == 0 && n < bulkEnds {
 				f.bulk = false
 			}
 			return from.took(n, errno, false)
@@ -125,6 +132,25 @@ func (l *loop) pull(f *flow, from *side) syscall.Errno {
 		}
 	}
 	return from.took(n, errno, n < len(l.buffer))
+}
+
+// pullUrgent takes the next piece from a sender of urgent data. Of that only one byte is urgent,
+// which is passed on by itself; reading ends before it, so that a short piece is not all.
+func (l *loop) pullUrgent(f *flow, from *side) syscall.Errno {
+	b := l.buffer[:]
+	at := atUrgent(int(from.fd))
+	if at {
+		b = b[:1]
+	}
+	n, errno := receive(int(from.fd), b)
+	f.bulk = false
+	if errno == 0 && n > 0 {
+		f.rest, f.borrowed, f.urgent = b[:n], true, at
+	}
+	if at && errno == 0 || errno == unix.EAGAIN {
+		from.urgent = false
+	}
+	return from.took(n, errno, false)
 }
 
 // took applies the result of reading from a socket. all means that the socket had no more; what
@@ -169,8 +195,12 @@ func (l *loop) push(f *flow, to *side) (moved int, errno syscall.Errno) {
 		l.putPipe(f.pipe)
 		f.pipe = nil
 	}
+	var flags uintptr
+	if f.urgent {
+		flags = unix.MSG_OOB
+	}
 	for len(f.rest) > 0 && to.writable {
-		n, errno := send(int(to.fd), f.rest)
+		n, errno := sendWith(int(to.fd), f.rest, flags)
 		switch errno {
 		case 0:
 			f.rest = f.rest[n:]
@@ -184,7 +214,7 @@ func (l *loop) push(f *flow, to *side) (moved int, errno syscall.Errno) {
 	}
 	switch {
 	case len(f.rest) == 0:
-		f.rest = nil
+		f.rest, f.urgent = nil, false
 		l.putLarge(f)
 	case f.borrowed:
 		f.rest = append([]byte(nil), f.rest...)

@@ -241,6 +241,17 @@ func LocalAddress(fd int) netip.AddrPort {
 	return address(&raw)
 }
 
+// keepUrgent has the byte of urgent data stay in the stream, where reading would leave it out.
+func keepUrgent(fd int) {
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) // MPTCP has no urgent data
+}
+
+// atUrgent reports whether the next byte to read is urgent. Reading ends before it.
+func atUrgent(fd int) bool {
+	at, err := unix.IoctlGetInt(fd, unix.SIOCATMARK)
+	return err == nil && at == 1
+}
+
 // receive reads what has arrived; 0 bytes are the end.
 func receive(fd int, b []byte) (int, syscall.Errno) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
@@ -248,14 +259,17 @@ func receive(fd int, b []byte) (int, syscall.Errno) {
 }
 
 // send writes without SIGPIPE.
-func send(fd int, b []byte) (int, syscall.Errno) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
+func send(fd int, b []byte) (int, syscall.Errno) { return sendWith(fd, b, 0) }
+
+func sendWith(fd int, b []byte, flags uintptr) (int, syscall.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT|flags, 0, 0)
 	return int(n), errno
 }
 
 const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
 
-// splice moves up to most bytes between a socket and a pipe.
+// splice moves up to most bytes between a socket and a pipe. 0 bytes of a socket are the end, or
+// what is next is urgent.
 func splice(from, to, most int) (int, syscall.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(most), spliceFlags)
 	return int(n), errno
