@@ -3,6 +3,7 @@ package pcap
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 )
 
 // LinkType is the link-layer header type of a packet, as registered at
@@ -119,7 +120,7 @@ func (f *frame) header() Verdict {
 	case LinkPPPPPPD, LinkPPPDir:
 		return f.pppDirection()
 	case LinkWiFi:
-		return f.wifi()
+		return f.wifi(false)
 	case LinkRadiotap:
 		return f.radiotap()
 	case LinkEnc:
@@ -241,6 +242,9 @@ func (f *frame) loopback() Verdict {
 	if f.bigEndian || f.link == LinkLoop {
 		family = binary.BigEndian.Uint32(f.b)
 	}
+	if family > 0xffff { // a host of the other byte order has written the file again
+		family = bits.ReverseBytes32(family)
+	}
 	f.skip(4)
 	return f.family(family)
 }
@@ -321,7 +325,8 @@ func (f *frame) ppp() Verdict {
 	return TCP
 }
 
-// pppDirection is PPP behind a byte that says whether this host sent the packet.
+// pppDirection is PPP behind a byte that says whether this host sent the packet; the files of pppd
+// have it in place of the address (LINKTYPE_PPP_PPPD).
 func (f *frame) pppDirection() Verdict {
 	if len(f.b) < 1 {
 		return Cut
@@ -333,6 +338,10 @@ func (f *frame) pppDirection() Verdict {
 		}
 	}
 	f.skip(1)
+	const control = 3
+	if f.link == LinkPPPPPPD && len(f.b) >= 1 && f.b[0] == control {
+		f.skip(1)
+	}
 	return f.ppp()
 }
 
@@ -421,23 +430,31 @@ func (f *frame) radiotap() Verdict {
 		return Cut
 	}
 	const flags, tsft, more = 1 << 1, 1 << 0, 1 << 31
-	if present := binary.LittleEndian.Uint32(f.b[4:]); present&flags != 0 && present&more == 0 {
+	padded := false
+	if present := binary.LittleEndian.Uint32(f.b[4:]); present&flags != 0 {
 		at := 8
-		if present&tsft != 0 {
-			at += 8
+		for word := present; word&more != 0 && at+4 <= n; at += 4 {
+			word = binary.LittleEndian.Uint32(f.b[at:])
 		}
-		const hasFCS = 0x10
-		if at < n && f.b[at]&hasFCS != 0 && f.rest-n > 4 {
-			f.rest -= 4
-			f.b = f.b[:min(len(f.b), f.rest)]
+		if present&tsft != 0 {
+			at = (at+7)&^7 + 8
+		}
+		const hasFCS, hasPad = 0x10, 0x20
+		if at < n {
+			padded = f.b[at]&hasPad != 0
+			if f.b[at]&hasFCS != 0 && f.rest-n > 4 {
+				f.rest -= 4
+				f.b = f.b[:min(len(f.b), f.rest)]
+			}
 		}
 	}
 	f.skip(n)
-	return f.wifi()
+	return f.wifi(padded)
 }
 
-// wifi is a frame of IEEE 802.11. Only data frames that are not encrypted can be IP.
-func (f *frame) wifi() Verdict {
+// wifi is a frame of IEEE 802.11. Only data frames that are not encrypted can be IP. Some adapters
+// pad the header to 32 bits.
+func (f *frame) wifi(padded bool) Verdict {
 	if len(f.b) < 24 {
 		return Cut
 	}
@@ -464,6 +481,9 @@ func (f *frame) wifi() Verdict {
 		if flags&htc != 0 {
 			n += 4
 		}
+	}
+	if padded {
+		n = (n + 3) &^ 3
 	}
 	if aggregate {
 		n += ethHeader // of the first frame of an A-MSDU; the others are not parsed
