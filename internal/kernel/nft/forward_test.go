@@ -166,6 +166,53 @@ func TestBlockingInput(t *testing.T) {
 	}
 }
 
+// captured are the packets of captured connections to a port, or to all.
+func captured(version string, port uint16) []Passage {
+	return []Passage{{Version: version, In: "lan", Protocol: unix.IPPROTO_TCP, Port: port, Captured: 4788}}
+}
+
+// TestBlockingCaptured: chains of input that drop captured connections are found, those that accept
+// them, or some of them, are not; and Permit has the others accept them.
+func TestBlockingCaptured(t *testing.T) {
+	const base = "chain c { type filter hook input priority 0; policy "
+	const usual = `iifname "lo" accept; ct state established,related accept; ip6 nexthdr ipv6-icmp accept; `
+	const found = "inet fw c"
+	for name, tt := range map[string]struct {
+		rules        string
+		all, port443 string
+	}{
+		"accepts":       {base + "accept; }", "", ""},
+		"forward":       {"chain c { type filter hook forward priority 0; policy drop; }", "", ""},
+		"policy":        {base + "drop; " + usual + "}", found, found},
+		"reject":        {base + "accept; " + usual + "reject; }", found, found},
+		"the interface": {base + "drop; " + usual + `iifname "lan" accept; }`, "", ""},
+		"another one":   {base + "drop; " + usual + `iifname "wan" accept; }`, found, found},
+		"the mark":      {base + "drop; " + usual + "meta mark 0x12b4 accept; }", "", ""},
+		"another mark":  {base + "drop; " + usual + "meta mark 0x12b5 accept; }", found, found},
+		"UDP":           {base + "drop; " + usual + "meta l4proto udp accept; }", found, found},
+		"all of TCP":    {base + "drop; " + usual + "meta l4proto tcp accept; }", "", ""},
+		"ports":         {base + "drop; " + usual + "tcp dport { 22, 80 } accept; }", "", found},
+		"its port":      {base + "drop; " + usual + "tcp dport 443 accept; }", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			blocking(t, captured("ip6", 0), tt.all, ruleTable(t, "inet", tt.rules))
+			blocking(t, captured("ip6", 443), tt.port443, ruleTable(t, "inet", tt.rules))
+		})
+	}
+	t.Run("permit", func(t *testing.T) {
+		withLinks(t, []*exec.Cmd{ruleTable(t, "inet", base+"drop; }")}, func() error {
+			if _, err := Permit("test", captured("ip", 443)); err != nil {
+				return err
+			}
+			left, err := Blocking(captured("ip", 443))
+			if len(left) > 0 {
+				t.Errorf("%v after Permit", left)
+			}
+			return err
+		})
+	})
+}
+
 // TestBlockingLegacy is TestBlocking for the rules of iptables, in both forms.
 func TestBlockingLegacy(t *testing.T) {
 	programs.Need(t, "nft") // of the remedies
@@ -209,6 +256,9 @@ func TestBlockingLegacy(t *testing.T) {
 		"not from there":    {"-P INPUT DROP; -A INPUT ! -i wan -j ACCEPT", true},
 		"ufw":               {"-P INPUT DROP; -N not-local; -N user; -A not-local -m addrtype --dst-type LOCAL -j RETURN; -A not-local -j DROP; -A user -p udp --dport 4790 -j ACCEPT; -A INPUT -m conntrack --ctstate INVALID -j DROP; -A INPUT -j not-local; -A INPUT -j user", false},
 		"reject":            {"-A FORWARD -j REJECT", true},
+		"captured":          {"-P INPUT DROP; -A INPUT -i lo -j ACCEPT; -A INPUT -p udp -j ACCEPT; -A INPUT -m mark --mark 0x1 -j ACCEPT; -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", true},
+		"captured, by mark": {"-P INPUT DROP; -A INPUT -m mark --mark 0x12b4 -j ACCEPT", false},
+		"captured, by TCP":  {"-P INPUT DROP; -A INPUT -p tcp -j ACCEPT", false},
 		"chain":             {"-N d; -A d -j DROP; -A FORWARD -j d", true},
 	} {
 		for _, k := range kinds {
@@ -223,6 +273,9 @@ func TestBlockingLegacy(t *testing.T) {
 				}
 				if strings.HasPrefix(tt.rules, "-P INPUT") && name != "input" {
 					passages, want = tunnel(k.family), strings.Replace(want, "FORWARD", "INPUT", 1)
+				}
+				if strings.HasPrefix(name, "captured") {
+					passages = captured(k.family, 443)
 				}
 				blocking(t, passages, want, commands...)
 			})

@@ -88,7 +88,7 @@ func (l *legacy) chains(p *Packets, wanted func(r *legacyRules, hook, first, las
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	fd, err := unix.Socket(l.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // needs no CAP_NET_RAW, which a proxy lacks
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +256,7 @@ func (r *legacyRules) holds(p Passage, conditions []byte) truth {
 	}
 	if protocol := binary.NativeEndian.Uint16(header[r.protocol:]); protocol != 0 {
 		switch {
-		case p.Port == 0:
+		case p.Protocol == 0:
 			is = maybe
 		case (protocol == uint16(p.Protocol)) == (inverted&otherProtocol != 0):
 			return no

@@ -15,7 +15,8 @@ import (
 
 // Passage are packets that the firewall of a host has to accept: the first ones of connections that
 // are forwarded from one interface to another, or with Replies only those of connections that
-// exist; with a Port, those that arrive for that port of this host.
+// exist; with a Port, those that arrive for that port of this host; with Captured, those that a
+// Capture delivers to it.
 type Passage struct {
 	// Version is that of IP: "ip" or "ip6".
 	Version string
@@ -25,6 +26,9 @@ type Passage struct {
 	// Protocol is unix.IPPROTO_UDP or unix.IPPROTO_TCP.
 	Protocol byte
 	Port     uint16
+	// Captured is the mark of a Capture; 0: they are not captured. Port then is that of another
+	// host, 0 any.
+	Captured uint32
 	// Mark, unless Bits is 0, is what they have in Bits, whatever the other fields say.
 	Mark, Bits uint32
 }
@@ -36,6 +40,8 @@ func (p Passage) String() string {
 	switch {
 	case p.Bits != 0:
 		return fmt.Sprintf("meta mark and %#x == %d accept", p.Bits, p.Mark)
+	case p.Captured != 0:
+		return fmt.Sprintf("iifname %s meta mark %d accept", p.In, p.Captured)
 	case p.Port != 0:
 		return fmt.Sprintf("iifname %s %s dport %d accept", p.In, protocolNames[p.Protocol], p.Port)
 	case p.Replies:
@@ -47,6 +53,8 @@ func (p Passage) String() string {
 // arguments are those of iptables for the same rule.
 func (p Passage) arguments() string {
 	switch {
+	case p.Captured != 0:
+		return fmt.Sprintf("-i %s -m mark --mark %d -j ACCEPT", p.In, p.Captured)
 	case p.Port != 0:
 		return fmt.Sprintf("-i %s -p %s --dport %d -j ACCEPT", p.In, protocolNames[p.Protocol], p.Port)
 	case p.Replies:
@@ -55,9 +63,12 @@ func (p Passage) arguments() string {
 	return fmt.Sprintf("-i %s -o %s -j ACCEPT", p.In, p.Out)
 }
 
+// local reports whether the packets are delivered to this host.
+func (p Passage) local() bool { return p.Port != 0 || p.Captured != 0 }
+
 // hook is that of the chains which the packets pass.
 func (p Passage) hook() nftables.ChainHook {
-	if p.Port != 0 {
+	if p.local() {
 		return *nftables.ChainHookInput
 	}
 	return *nftables.ChainHookForward
@@ -80,11 +91,11 @@ func (p Passage) meta(key expr.MetaKey) []byte {
 	case expr.MetaKeyIIF:
 		return index(p.In)
 	case expr.MetaKeyOIFNAME:
-		if p.Port == 0 {
+		if !p.local() {
 			return interfaceName(p.Out)
 		}
 	case expr.MetaKeyOIF:
-		if p.Port == 0 {
+		if !p.local() {
 			return index(p.Out)
 		}
 	case expr.MetaKeyNFPROTO:
@@ -92,11 +103,11 @@ func (p Passage) meta(key expr.MetaKey) []byte {
 	case expr.MetaKeyPROTOCOL:
 		return binary.BigEndian.AppendUint16(nil, map[string]uint16{"ip": unix.ETH_P_IP, "ip6": unix.ETH_P_IPV6}[p.Version])
 	case expr.MetaKeyL4PROTO:
-		if p.Port != 0 {
+		if p.Protocol != 0 {
 			return []byte{p.Protocol}
 		}
 	case expr.MetaKeyMARK:
-		return n.PutUint32(0)
+		return n.PutUint32(p.Captured)
 	default:
 	}
 	return nil
@@ -129,13 +140,14 @@ func (p Passage) payload(e *expr.Payload) content {
 	const destinationPort = 2 // its offset in UDP and TCP
 	protocolAt := map[string]uint32{"ip": 9, "ip6": 6}[p.Version]
 	switch {
+	case p.Protocol == 0:
+	case e.Base == expr.PayloadBaseNetworkHeader && e.Offset == protocolAt && e.Len == 1:
+		return content{value: []byte{p.Protocol}}
 	case p.Port == 0:
 	case e.Base == expr.PayloadBaseTransportHeader && e.Offset == destinationPort && e.Len == 2:
 		return content{value: binary.BigEndian.AppendUint16(nil, p.Port)}
 	case e.Base == expr.PayloadBaseTransportHeader && e.Offset == 0 && e.Len == 4: // both ports
 		return content{value: binary.BigEndian.AppendUint32(nil, uint32(p.Port)), from: destinationPort}
-	case e.Base == expr.PayloadBaseNetworkHeader && e.Offset == protocolAt && e.Len == 1:
-		return content{value: []byte{p.Protocol}}
 	}
 	return content{}
 }
@@ -186,8 +198,8 @@ func (p Passage) matchesRaw(name string, revision uint8, info []byte) truth {
 		return yes
 	case name == "state" && len(info) >= 4: // struct xt_state_info
 		return truthOf(n.Uint32(info)&p.state() != 0)
-	case name == "mark" && len(info) >= 9: // struct xt_mark_mtinfo1; the packets have no mark
-		return truthOf((n.Uint32(info) == 0) != (info[8] != 0))
+	case name == "mark" && len(info) >= 9: // struct xt_mark_mtinfo1: the mark and its mask
+		return truthOf((n.Uint32(info) == p.Captured&n.Uint32(info[4:])) != (info[8] != 0))
 	case name == "conntrack" && revision == 3 && len(info) >= 152:
 		// struct xt_conntrack_mtinfo3: match_flags, invert_flags and state_mask.
 		flags, inverted, mask := n.Uint16(info[146:]), n.Uint16(info[148:]), n.Uint16(info[150:])
@@ -215,11 +227,13 @@ func (p Passage) matchesRaw(name string, revision uint8, info []byte) truth {
 func (p Passage) ports(protocol byte, source, destination [2]uint16, inverted uint8) truth {
 	const invertedSource, invertedDestination = 1, 2
 	switch {
-	case p.Port == 0:
+	case p.Protocol == 0:
 		return maybe
 	case p.Protocol != protocol:
 		return no
-	case (destination[0] <= p.Port && p.Port <= destination[1]) == (inverted&invertedDestination != 0):
+	case p.Port == 0 && (destination != [2]uint16{0, 1<<16 - 1} || inverted&invertedDestination != 0):
+		return maybe
+	case p.Port != 0 && (destination[0] <= p.Port && p.Port <= destination[1]) == (inverted&invertedDestination != 0):
 		return no
 	case source != [2]uint16{0, 1<<16 - 1} || inverted&invertedSource != 0:
 		return maybe
@@ -248,6 +262,8 @@ func (p Passage) exprs(c Chain) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(p.In)},
 	}
 	switch port, all := p.Port, [2]uint16{0, 1<<16 - 1}; {
+	case p.Captured != 0:
+		list = append(list, &expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(p.Captured)})
 	case port != 0:
 		list = append(list, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{p.Protocol}})
 		switch {
