@@ -238,6 +238,106 @@ func TestProxyCaptures(t *testing.T) {
 	n.passed("stopped", capturedPort)
 }
 
+// converse opens a connection to a server that answers what it receives; the function that it
+// returns exchanges a byte.
+func (n *captureNet) converse(l net.Listener) (exchange func(when string)) {
+	n.t.Helper()
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			_, _ = io.Copy(c, c)
+			_ = c.Close()
+		}
+	}()
+	var c net.Conn
+	netnstest.Do(n.t, n.client, func() (err error) {
+		c, err = net.DialTimeout("tcp", l.Addr().String(), noticed)
+		return err
+	})
+	n.t.Cleanup(func() { _ = c.Close() })
+	return func(when string) {
+		n.t.Helper()
+		_ = c.SetDeadline(time.Now().Add(noticed)) // reading fails if it cannot be set
+		b := []byte{'x'}
+		if _, err := c.Write(b); err != nil {
+			n.t.Errorf("%s: %v", when, err)
+		}
+		if _, err := io.ReadFull(c, b); err != nil {
+			n.t.Errorf("%s: %v", when, err)
+		}
+	}
+}
+
+// TestProxyCaptureGoesOn: connections that were forwarded when a proxy starts, or starts again, go
+// on without it, and captured ones go on after a reload without their listener.
+func TestProxyCaptureGoesOn(t *testing.T) {
+	t.Parallel()
+	n := newCaptureNet(t)
+	listen := func(port int) (l net.Listener) {
+		netnstest.Do(t, n.server, func() (err error) {
+			l, err = net.Listen("tcp", fmt.Sprintf("10.2.0.1:%d", port))
+			return err
+		})
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	text, err := os.ReadFile(n.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := strings.Replace(string(text), "match: {ports: [80]}, ", "", 1)
+	write(all)
+	forwarded := n.converse(listen(7001))
+	end := n.start()
+	n.captured("started")
+	forwarded("a proxy has started")
+	end(unix.SIGKILL)
+	again := n.converse(listen(7002))
+	end = n.start()
+	n.captured("started again")
+	forwarded("a proxy has started again")
+	again("a killed proxy has started again")
+
+	carried := n.converse(listen(7003))
+	carried("captured")
+	write(strings.Replace(all, "transparent://lan", "socks5://127.0.0.1:1080", 1))
+	n.run(program, "reload", "proxy")
+	n.passed("no listener", capturedPort)
+	carried("its listener is gone")
+	end(unix.SIGTERM)
+	if left := n.state(); strings.Contains(left, "4788") || strings.Contains(left, "tabane-proxy") {
+		t.Errorf("after a clean stop the kernel has\n%s", left)
+	}
+}
+
+// TestProxyCaptureFirewall: a firewall that drops what this host itself receives, and not what it
+// forwards, is reported with a command that has it accept captured connections.
+func TestProxyCaptureFirewall(t *testing.T) {
+	t.Parallel()
+	n := newCaptureNet(t)
+	n.run(n.nft, "add table inet fw; add chain inet fw input { type filter hook input priority 0; policy drop; }; "+
+		"add rule inet fw input ct state established,related accept; add rule inet fw input icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; add rule inet fw input tcp dport 22 accept; add rule inet fw input iif lo accept")
+	end := n.start()
+	const remedy = "nft insert rule inet fw input iifname lan meta mark 4788 accept"
+	n.eventually("the firewall is reported", noticed, func() (bool, string) {
+		err := netns.Do(n.router, func() error {
+			out, err := exec.Command("sh", "-c", "curl -s -g http://[::1]:9113/status").Output()
+			if err == nil && !strings.Contains(string(out), remedy) {
+				err = fmt.Errorf("%.500s", out)
+			}
+			return err
+		})
+		return err == nil, fmt.Sprint(err)
+	})
+	n.run("sh", "-c", remedy)
+	n.captured("the firewall accepts it")
+	end(unix.SIGTERM)
+}
+
 // TestProxyBesideCaptures: a proxy without transparent listeners does not touch the captures of one
 // that runs, and removes those of one that was killed.
 func TestProxyBesideCaptures(t *testing.T) {

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/daemon/condition"
@@ -31,7 +34,8 @@ func kernelObjects() []route.Object {
 	return list
 }
 
-// captures returns the captures of the running listeners.
+// captures returns the captures of the running listeners, and ended ones of those that are gone and
+// still have connections.
 func (p *Proxy) captures() []nft.Capture {
 	var list []nft.Capture
 	for _, r := range p.running {
@@ -41,6 +45,12 @@ func (p *Proxy) captures() []nft.Capture {
 		for _, at := range r.at {
 			list = append(list, nft.Capture{Interface: r.listener.Listen.Interface, Ports: r.listener.Match.Ports, To: at, Mark: captureMark})
 		}
+	}
+	p.leaving = slices.DeleteFunc(p.leaving, func(r *running) bool {
+		return slices.Contains(p.running, r) || r.service.Counts.Active.Load() == 0
+	})
+	for _, r := range p.leaving {
+		list = append(list, nft.Capture{Interface: r.listener.Listen.Interface, Mark: captureMark, Ended: true})
 	}
 	return list
 }
@@ -69,11 +79,45 @@ func (w *wanted) restore() error {
 	return nft.SetCaptures(w.list)
 }
 
-// count returns the number of captures.
-func (w *wanted) count() int {
+// count returns the number of captures, all and those that have not ended.
+func (w *wanted) count() (all, capturing int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.list)
+	for _, c := range w.list {
+		if all++; !c.Ended {
+			capturing++
+		}
+	}
+	return all, capturing
+}
+
+// anyPort stands for those of all services: rules that accept a service of this host, as SSH, are
+// not for it.
+const anyPort = 1
+
+// passages are the captured packets, which a firewall of the host examines as those that arrive for
+// it.
+func (w *wanted) passages() []nft.Passage {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []nft.Passage
+	for _, c := range w.list {
+		if c.Ended {
+			continue // firewalls know these connections
+		}
+		p := nft.Passage{Version: "ip6", In: c.Interface, Protocol: unix.IPPROTO_TCP, Captured: c.Mark}
+		if c.To.Addr().Is4() {
+			p.Version = "ip"
+		}
+		ports := c.Ports
+		if len(ports) == 0 {
+			ports = []uint16{anyPort}
+		}
+		for _, p.Port = range ports {
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 // capture applies the captures of the running listeners. change runs a function that changes the
@@ -117,8 +161,7 @@ func (p *Proxy) remove() error {
 	if err := p.loop.Kernel.Flush(); err != nil {
 		return fmt.Errorf("remove kernel state: %w", err)
 	}
-	n, err := nft.Captures()
-	if err != nil || n == 0 {
+	if _, present, err := nft.Captures(); err != nil || !present {
 		return nil // this kernel has no nf_tables, or there are none
 	}
 	return nft.SetCaptures(nil)
@@ -126,7 +169,7 @@ func (p *Proxy) remove() error {
 
 // release removes the captures at a clean stop.
 func (p *Proxy) release() error {
-	if p.wanted.count() == 0 {
+	if all, _ := p.wanted.count(); all == 0 {
 		return nil
 	}
 	return p.wanted.set(nil)
@@ -134,15 +177,15 @@ func (p *Proxy) release() error {
 
 // Conditions implements daemon.Conditioned.
 func (p *Proxy) Conditions() []condition.Condition {
-	if p.wanted.count() == 0 {
+	if all, _ := p.wanted.count(); all == 0 {
 		return nil
 	}
 	return []condition.Condition{{
 		Name: "captures", Good: "connections of transparent listeners are captured",
 		Examine: func() ([]health.Problem, error) {
-			n, err := nft.Captures()
-			want := p.wanted.count()
-			if err != nil || n == want {
+			n, present, err := nft.Captures()
+			_, want := p.wanted.count()
+			if err != nil || n == want && present {
 				return nil, err
 			}
 			return []health.Problem{{
@@ -151,5 +194,26 @@ func (p *Proxy) Conditions() []condition.Condition {
 			}}, nil
 		},
 		Restore: p.wanted.restore,
-	}}
+	}, p.wanted.accepted()}
+}
+
+// accepted is that no firewall of the host drops what is captured: it would have been forwarded, and
+// is delivered to this host.
+func (w *wanted) accepted() condition.Condition {
+	return condition.Condition{
+		Name: "firewall", Good: "no chain of nftables or iptables drops the connections that are captured",
+		Examine: func() (problems []health.Problem, err error) {
+			blocks, err := nft.Blocking(w.passages())
+			for _, b := range blocks {
+				p := health.Problem{
+					Text:   fmt.Sprintf("chain %q drops the connections that are captured at interface %q, which have the mark %d", b.Chain, b.Passage.In, b.Passage.Captured),
+					Remedy: b.Remedy(),
+				}
+				if !slices.Contains(problems, p) {
+					problems = append(problems, p)
+				}
+			}
+			return problems, err
+		},
+	}
 }

@@ -64,6 +64,8 @@ type Proxy struct {
 	config  Config
 	control string // congestion control of MPTCP connections
 	running []*running
+	// leaving are the transparent listeners that a reload has removed, and whose connections go on.
+	leaving []*running
 	left    bool              // for good: no connection is accepted any more
 	lock    *net.UnixListener // of the network namespace
 
@@ -528,6 +530,11 @@ func (p *Proxy) replace(now Config) error {
 			if err := errors.Join(p.open(l, again), again.Ready()); err != nil { // Ready closes the others
 				return err
 			}
+		}
+	}
+	for _, r := range old {
+		if r.listener.Listen.Kind == Transparent && !slices.ContainsFunc(p.running, func(o *running) bool { return o.listener.Listen == r.listener.Listen }) {
+			p.leaving = append(p.leaving, r)
 		}
 	}
 	if err := p.capture(p.change); err != nil {

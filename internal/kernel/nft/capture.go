@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,14 +11,16 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/base/feature"
 )
 
 // captureTable is the name of the table that SetCaptures makes.
 const captureTable = "tabane-proxy"
 
-// Capture gives TCP connections that arrive at an interface, and whose destination is not this
-// host, to a listening socket of this host that is transparent (TPROXY). Their packets get Mark, by
-// which a policy rule delivers them here.
+// Capture gives TCP connections that begin at an interface, and whose destination is not this host,
+// to a listening socket of this host that is transparent (TPROXY). Their packets get Mark, by which
+// a policy rule delivers them here. Connections that have begun without it go on as they are.
 type Capture struct {
 	Interface string
 	// Ports are the destination ports; nil: all.
@@ -25,39 +28,86 @@ type Capture struct {
 	// To is the address of the listening socket; its family is that of the connections.
 	To   netip.AddrPort
 	Mark uint32
+	// Ended: no more connections are captured; those that were go on.
+	Ended bool
 }
 
 // SetCaptures replaces the captures of this network namespace, at once; none removes the table. It
 // returns a *feature.Error if the kernel has no TPROXY.
 func SetCaptures(list []Capture) error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("set captures: %w", err)
+	err := setCaptures(list, true)
+	if _, ok := errors.AsType[*feature.Error](err); ok {
+		err = setCaptures(list, false)
 	}
-	t := &nftables.Table{Name: captureTable, Family: nftables.TableFamilyINet}
-	c.AddTable(t) // so that there is one to delete
-	c.DelTable(t)
-	if len(list) > 0 {
-		t = c.AddTable(t)
-		chain := c.AddChain(&nftables.Chain{
-			Name: "prerouting", Table: t, Type: nftables.ChainTypeFilter,
-			Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
-		})
-		for _, one := range list {
-			if err := one.add(c, t, chain); err != nil {
-				return fmt.Errorf("set captures of interface %q: %w", one.Interface, err)
-			}
-		}
-	}
-	err = supported(c.Flush(), "transparent proxy by nf_tables", "modprobe nft_tproxy nft_fib_inet, or use a kernel with CONFIG_NFT_TPROXY and CONFIG_NFT_FIB_INET")
 	if err != nil {
 		return fmt.Errorf("set captures: %w", err)
 	}
 	return nil
 }
 
-// add adds the rules of a capture: iifname, family, TCP, not to this host, port, tproxy, mark.
-func (one Capture) add(c *nftables.Conn, t *nftables.Table, chain *nftables.Chain) error {
+// setCaptures is SetCaptures. Without begun, for kernels that have no expression for sockets, it
+// captures all packets, also those of connections that have begun before.
+func setCaptures(list []Capture, begun bool) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	t := &nftables.Table{Name: captureTable, Family: nftables.TableFamilyINet}
+	c.AddTable(t) // so that there is one to delete
+	c.DelTable(t)
+	if len(list) > 0 {
+		t = c.AddTable(t)
+		chain := func(name string) *nftables.Chain {
+			return c.AddChain(&nftables.Chain{
+				Name: name, Table: t, Type: nftables.ChainTypeFilter,
+				Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
+			})
+		}
+		first := chain("prerouting")
+		for _, one := range list {
+			if one.Ended {
+				continue
+			}
+			if err := one.add(c, t, first, begun); err != nil {
+				return fmt.Errorf("interface %q: %w", one.Interface, err)
+			}
+		}
+		if begun {
+			later := chain("established")
+			for i, one := range list {
+				if !slices.ContainsFunc(list[:i], func(o Capture) bool { return o.Interface == one.Interface && o.Mark == one.Mark }) {
+					c.AddRule(&nftables.Rule{Table: t, Chain: later, Exprs: one.established()})
+				}
+			}
+		}
+	}
+	return supported(c.Flush(), "transparent proxy by nf_tables", "modprobe nft_tproxy nft_fib_inet nft_socket, or use a kernel with CONFIG_NFT_TPROXY, CONFIG_NFT_FIB_INET and CONFIG_NFT_SOCKET")
+}
+
+// established is the rule for the packets of connections that were captured: iifname, TCP, a
+// transparent socket of this host, mark.
+func (one Capture) established() []expr.Any {
+	return append([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(one.Interface)},
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Socket{Key: expr.SocketKeyTransparent, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{1}},
+	}, one.mark()...)
+}
+
+// mark sets the mark and accepts.
+func (one Capture) mark() []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: binaryutil.NativeEndian.PutUint32(one.Mark)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
+		&expr.Verdict{Kind: expr.VerdictAccept},
+	}
+}
+
+// add adds the rule of a capture: iifname, family, TCP, not to this host, SYN, port, tproxy, mark.
+func (one Capture) add(c *nftables.Conn, t *nftables.Table, chain *nftables.Chain, begun bool) error {
 	if err := checkInterface(one.Interface); err != nil {
 		return err
 	}
@@ -75,6 +125,13 @@ func (one Capture) add(c *nftables.Conn, t *nftables.Table, chain *nftables.Chai
 		&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 	}
+	if begun {
+		const flags, syn, ack = 13, 0x02, 0x10
+		rule = append(rule,
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: flags, Len: 1},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{syn | ack}, Xor: []byte{0}},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{syn}})
+	}
 	if len(one.Ports) > 0 {
 		set := &nftables.Set{Table: t, Anonymous: true, Constant: true, KeyType: nftables.TypeInetService}
 		var elements []nftables.SetElement
@@ -91,23 +148,22 @@ func (one Capture) add(c *nftables.Conn, t *nftables.Table, chain *nftables.Chai
 	rule = append(rule,
 		&expr.Immediate{Register: 1, Data: one.To.Addr().AsSlice()},
 		&expr.Immediate{Register: 2, Data: binary.BigEndian.AppendUint16(nil, one.To.Port())},
-		&expr.TProxy{Family: family, TableFamily: unix.NFPROTO_INET, RegAddr: 1, RegPort: 2},
-		&expr.Immediate{Register: 1, Data: binaryutil.NativeEndian.PutUint32(one.Mark)},
-		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
-		&expr.Verdict{Kind: expr.VerdictAccept})
+		&expr.TProxy{Family: family, TableFamily: unix.NFPROTO_INET, RegAddr: 1, RegPort: 2})
+	rule = append(rule, one.mark()...)
 	c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: rule})
 	return nil
 }
 
-// Captures returns the number of rules of captures in this network namespace.
-func Captures() (int, error) {
+// Captures returns the number of captures of this network namespace that have not ended, and whether
+// there is a table of captures.
+func Captures() (n int, present bool, err error) {
 	c, err := nftables.New()
 	if err != nil {
-		return 0, fmt.Errorf("read captures: %w", err)
+		return 0, false, fmt.Errorf("read captures: %w", err)
 	}
 	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
 	if err != nil {
-		return 0, fmt.Errorf("read captures: %w", err)
+		return 0, false, fmt.Errorf("read captures: %w", err)
 	}
 	for _, t := range tables {
 		if t.Name != captureTable {
@@ -115,9 +171,9 @@ func Captures() (int, error) {
 		}
 		rules, err := c.GetRules(t, &nftables.Chain{Name: "prerouting", Table: t})
 		if err != nil {
-			return 0, fmt.Errorf("read captures: %w", err)
+			return 0, true, fmt.Errorf("read captures: %w", err)
 		}
-		return len(rules), nil
+		return len(rules), true, nil
 	}
-	return 0, nil
+	return 0, false, nil
 }
