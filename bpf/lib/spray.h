@@ -116,6 +116,24 @@ static __always_inline int spray_dead(const struct spray_path *home, __u32 now)
 }
 
 /*
+ * Whether the others that carry something are as dead as home: what failed is what they have in
+ * common, such as the uplink or the client's access.
+ */
+static __always_inline int spray_outage(const struct spray_path *path, __u32 home, __u32 now)
+{
+	int dead = 0;
+
+	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
+		if (i == home || path[i].sent == path[i].gone)
+			continue;
+		if (!spray_dead(&path[i], now))
+			return 0;
+		dead = 1;
+	}
+	return dead;
+}
+
+/*
  * Whether a packet of size bytes may go over a path other than home that is not paused. arrival is in
  * and out the earliest expected arrival so far.
  */

@@ -74,6 +74,7 @@ struct connection {
 	__u32 old; /* the last one was for what was sent elsewhere, and says nothing of a round trip */
 	__u32 began; /* time */
 	__u32 died; /* time at which home was left as dead; 0: never */
+	__u32 outage; /* time until which nothing arrived over any path; 0: there was none */
 	__u32 stamp; /* timestamp (RFC 7323) of the first segment that was not; 0: it had none */
 	__u32 first; /* what is remembered of the rate of the first path, if another one is home; or 0 */
 	__u32 back; /* what was home before the trial */
@@ -385,7 +386,7 @@ static __always_inline struct connection *begin(struct __sk_buff *skb, const str
 	c->home = plan->home;
 	c->rule = plan->rule;
 	c->period = now;
-	c->heard = c->old = c->died = 0;
+	c->heard = c->old = c->died = c->outage = 0;
 	c->began = now;
 	c->stamp = timestamp(skb, s, 0);
 	c->first = c->back = 0;
@@ -665,6 +666,13 @@ __attribute__((noinline)) int retransmit(struct connection *c, const struct segm
 	}
 	if (best == SPRAY_PATHS)
 		return c->home;
+	if (spray_outage(c->path, c->home, now)) {
+		c->outage = now ? now : 1;
+		c->watch.since = now;
+		c->watch.worse = 0;
+		for (__u32 i = 0; i < SPRAY_PATHS; i++)
+			c->path[i].progress = now;
+	}
 	home->shortest = 0; /* it is measured again */
 	c->died = now ? now : 1;
 	home->progress = now;
@@ -800,6 +808,8 @@ __attribute__((noinline)) int choose(struct __sk_buff *skb, const struct segment
 		c->period = now;
 		if (now - c->died > SPRAY_ROUNDS)
 			c->died = 0;
+		if (now - c->outage > SPRAY_ROUNDS)
+			c->outage = 0;
 		for (__u32 i = 0; i < SPRAY_PATHS; i++) {
 			struct spray_path *p = &c->path[i];
 
@@ -1136,6 +1146,9 @@ __attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
 	p->gone += r->length;
 	p->progress = now;
 	if (r->retransmitted) {
+		/* What an outage of all paths lost says nothing of one. */
+		if (c->outage && !spray_later(r->sent, c->outage))
+			return 0;
 		/* Sooner than a round trip after the retransmission, it was the first one that arrived. */
 		r->lost = spray_retransmitted(p, spray_later(spray_shortest(home), now - r->retransmitted), now);
 		return 0;

@@ -476,6 +476,43 @@ func TestRoundTripAfterOutage(t *testing.T) {
 	}
 }
 
+// TestOutageOfAllPaths: where nothing arrives over any path for a while, as when the uplink or the
+// client's access is down, no path is left for it.
+func TestOutageOfAllPaths(t *testing.T) {
+	const ms = time.Millisecond
+	c := New(remembers([2]uint32{1000, 1000}, [2]uint32{30_000, 30_000}), 2, 0, 0)
+	now, sequence := time.Duration(0), uint32(0)
+	both := func() {
+		c.Choose(now, sequence, segment)
+		sequence = c.sendOver(1, now, sequence+segment)
+	}
+	for range 40 {
+		both()
+		now += 30 * ms
+		c.Acknowledged(now, sequence, nil)
+	}
+	lost := sequence
+	for range 20 {
+		both()
+	}
+	now += time.Second
+	for ; lost != sequence; lost += segment {
+		c.Choose(now, lost, segment)
+		now += 31 * ms
+		c.Acknowledged(now, lost+segment, nil)
+	}
+	for range 10 {
+		both()
+		now += 30 * ms
+		c.Acknowledged(now, sequence, nil)
+	}
+	for i := range 2 {
+		if p := &c.path[i]; p.Paused != 0 || p.Lost != 0 || p.Late != 0 {
+			t.Errorf("path %d is left, or lost something: %+v", i, *p)
+		}
+	}
+}
+
 // TestLossyFirstPath: where the first path loses so many packets that it has no queue, the other one
 // never carries anything. The next connection tries it.
 func TestLossyFirstPath(t *testing.T) {

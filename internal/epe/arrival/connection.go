@@ -50,6 +50,7 @@ type Connection struct {
 	heard      bool
 	began      uint32 // time
 	died       uint32 // time at which home was left as dead; 0: never
+	outage     uint32 // time until which nothing arrived over any path; 0: there was none
 	first      uint32 // what is remembered of the rate of the first path, if another one is home; or 0
 	back       int    // what was home before the trial
 	trial      trial
@@ -245,6 +246,12 @@ func (c *Connection) retransmit(sequence, now uint32) int {
 			best = i
 		}
 	}
+	if outage(c.path[:c.paths], c.home, now) {
+		c.outage, c.watch.Since, c.watch.Worse = max(now, 1), now, 0
+		for i := range c.paths {
+			c.path[i].Progress = now
+		}
+	}
 	home.Shortest, home.Progress, c.died = 0, now, max(now, 1)
 	c.home, c.first = best, 0
 	c.path[best].Progress, c.path[best].Paused = now, 0
@@ -272,6 +279,9 @@ func (c *Connection) Choose(at time.Duration, sequence, size uint32) int {
 		c.period = now
 		if now-c.died > rounds {
 			c.died = 0
+		}
+		if now-c.outage > rounds {
+			c.outage = 0
 		}
 		for i := range c.paths {
 			if p := &c.path[i]; p.Shortest != 0 {
@@ -350,6 +360,10 @@ func (c *Connection) arrived(at, now uint32) {
 	p.Gone += r.length
 	p.Progress = now
 	if r.retransmitted != 0 {
+		// What an outage of all paths lost says nothing of one.
+		if c.outage != 0 && !later(r.sent, c.outage) {
+			return
+		}
 		r.lost = p.retransmitted(later(home.shortest(), now-r.retransmitted), now)
 		return
 	}

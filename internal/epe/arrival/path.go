@@ -83,6 +83,23 @@ func (p *Path) dead(now uint32) bool {
 	return p.Sent != p.Gone && later(now-p.Progress, max(p.overdue(), expired))
 }
 
+// outage reports whether the others that carry something are as dead as home: what failed is what they
+// have in common, such as the uplink or the client's access.
+func outage(paths []Path, home int, now uint32) bool {
+	dead := false
+	for i := range paths {
+		p := &paths[i]
+		if i == home || p.Sent == p.Gone {
+			continue
+		}
+		if !p.dead(now) {
+			return false
+		}
+		dead = true
+	}
+	return dead
+}
+
 // better reports whether a packet may go over a path other than home. arrival is the earliest
 // expected one so far.
 func (p *Path) better(home *Path, size uint32, arrival *uint32) bool {

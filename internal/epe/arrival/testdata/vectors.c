@@ -10,7 +10,7 @@ struct vector {
 	struct spray_queue queue[SPRAY_PATHS];
 	struct spray_trial trial;
 	__u32 now, size, first, second, third;
-	__u32 result[14];
+	__u32 result[15];
 };
 
 int main(void)
@@ -37,6 +37,11 @@ int main(void)
 		v.result[11] = spray_dead(&v.home, v.now);
 		v.result[12] = spray_tried(&v.trial, v.third, v.now);
 		v.result[13] = spray_lossy_rate(&v.home, v.first, v.second);
+		{
+			struct spray_path both[SPRAY_PATHS] = { v.path, v.home };
+
+			v.result[14] = spray_outage(both, v.third % 3, v.now);
+		}
 		v.result[9] = spray_queued(&v.home);
 		if (fwrite(&v, sizeof(v), 1, stdout) != 1)
 			return 1;
