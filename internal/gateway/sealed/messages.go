@@ -47,7 +47,7 @@ func (x *messages) send(b *batch, k *keys, i int, now time.Duration, size int, r
 		body = x.peer.rx.reports(body, k, now)
 		body = x.appendArrived(body)
 		body = x.appendSent(body, i)
-		body = k.out.Append(body, controlRoom, now, x.peer.links[i].probing.rtt.RTO(quality.MinRTO))
+		body = k.out.Append(body, min(controlRoom, max(x.peer.links[i].mtu(), leastMTU)), now, x.peer.links[i].probing.rtt.RTO(quality.MinRTO))
 	}
 	x.body = body
 	if size == 0 {

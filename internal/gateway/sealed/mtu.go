@@ -12,18 +12,23 @@ import (
 // it.
 //
 // A path loses messages of any size. So a size is too large only after a trial: of searchTrial
-// pairs of a probe of that size and one of baseMTU, the long probe was lost and the short one
+// pairs of a probe of that size and one of the least size, the long probe was lost and the short one
 // answered, and no long one was answered between them. However many messages a path loses at
 // random, a pair ends so at most as often as with an answer to the long probe, so that a trial
 // fails by chance in less than one of 2^searchTrial cases. A path may also carry ordinary probes
 // but neither of a pair. So a size is too large as well after searchMissed lost probes of it in a
-// row. The search ends at baseMTU, of which probes lost on their own show nothing.
+// row.
+//
+// A size that was carried and is not any more is followed by baseMTU, and that by leastMTU, which is
+// not probed: the search ends there. IPv6 carries baseMTU.
 type mtuSearch struct {
 	mtu     int  // largest packet, without the tunnel, that was carried
 	maxMTU  int  // largest that may be, by the interface
+	least   int  // what is taken to be carried whatever probes show
 	failed  int  // smallest that is too large, 0 if none
 	known   bool // a size was carried, or is too large
 	settled bool // nothing between mtu and failed is left to try
+	logged  int  // MTU that was logged last
 	// doubted: packets were lost since the MTU was last confirmed.
 	doubted bool
 	// current is against the MTU itself, larger against the size that is tried.
@@ -36,6 +41,10 @@ type mtuSearch struct {
 // baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is
 // left of 1280 bytes of IPv6 (RFC 8200, section 5).
 const baseMTU = ipv6MinMTU - ipUDP6 - tunnel.Overhead
+
+// leastMTU is the least that a path of IPv4 is taken to carry, without the tunnel. Linux' hosts do
+// not send less whatever an error says (net.ipv4.route.min_pmtu).
+const leastMTU = 552
 
 // mtuTrial is what speaks against a size.
 type mtuTrial struct {
@@ -67,12 +76,15 @@ const (
 	searchRaise = 10 * time.Second
 )
 
-// next returns the size of the packet to probe with, 0 for none, and whether a probe of baseMTU has
-// to be sent before it. A known size is confirmed that often.
+// next returns the size of the packet to probe with, 0 for none, and whether a shorter one has to be
+// sent before it. A known size is confirmed that often.
 func (s *mtuSearch) next(now, confirm time.Duration, interfaceMTU int, v4 bool) (size int, paired bool) {
 	maxMTU := largest(interfaceMTU, v4)
 	if maxMTU != s.maxMTU {
-		*s = mtuSearch{maxMTU: maxMTU, mtu: min(baseMTU, maxMTU)}
+		*s = mtuSearch{maxMTU: maxMTU, mtu: min(baseMTU, maxMTU), least: min(baseMTU, maxMTU)}
+		if v4 {
+			s.least = min(leastMTU, maxMTU)
+		}
 	}
 	if s.doubted {
 		confirm = min(confirm, searchConfirmLoss)
@@ -154,7 +166,7 @@ func (s *mtuSearch) carried(size int) {
 func (s *mtuSearch) missed(size int, shorterAnswered bool) {
 	trial := &s.larger
 	switch {
-	case size <= baseMTU:
+	case size <= s.least:
 		return // nothing shorter can be sent
 	case size == s.mtu:
 		trial = &s.current
@@ -172,9 +184,15 @@ func (s *mtuSearch) missed(size int, shorterAnswered bool) {
 		return
 	}
 	if size == s.mtu {
-		s.mtu = min(baseMTU, s.maxMTU) // what was carried is not any more
+		s.mtu = s.least // what was carried is not any more
+		if size > baseMTU {
+			s.mtu = min(baseMTU, s.maxMTU)
+		}
 	}
 	s.failed, s.known, s.settled, s.current, s.larger = size, true, false, mtuTrial{}, mtuTrial{}
+	if s.mtu == baseMTU && size > baseMTU && s.mtu > s.least {
+		s.current.size = s.mtu // it may not be carried either
+	}
 }
 
 // doubt records that packets were lost.

@@ -214,29 +214,42 @@ func TestMTUProbesAreFew(t *testing.T) {
 	}
 }
 
-// TestMTUBelowBase: a path carries ordinary probes but no padded ones, from the beginning or later.
-// The search ends at the least size, and probes are as few as on any other path.
+// TestMTUBelowBase: a path carries less than baseMTU, from the beginning or later, or ordinary
+// probes alone. What it carries is found within seconds, and probes are as few as on any other path.
 func TestMTUBelowBase(t *testing.T) {
-	for _, before := range []time.Duration{0, 10 * time.Second} {
-		p := newEmulatedPath(t)
-		p.run(before, func() {})
-		p.carries = baseMTU - 1
-		p.run(20*time.Second, func() {})
-		if l := p.link(); p.limit() != baseMTU || !l.search.known || l.search.onTrial() > 0 {
-			t.Errorf("after %v: packets of %d bytes are sent, want %d: %+v", before, p.limit(), baseMTU, l.search)
-		}
-		p.counts.probes, p.counts.bytes = 0, 0
-		p.run(time.Minute, func() {})
-		if perSecond := p.counts.bytes / 60; perSecond > 2*baseMTU {
-			t.Errorf("after %v: %d bytes of padded probes each second, for ever", before, perSecond)
-		}
-		if !p.link().probing.alive.Alive() {
-			t.Errorf("after %v: the path is dead, which answers ordinary probes", before)
-		}
-		p.carries = 1428
-		p.run(3*searchRaise, func() {})
-		if p.limit() != 1428 {
-			t.Errorf("after %v: packets of %d bytes are sent, the path carries 1428 again", before, p.limit())
+	for _, carries := range []int{baseMTU - 1, 1128, 700, 500} {
+		for _, before := range []time.Duration{0, 10 * time.Second} {
+			p := newEmulatedPath(t)
+			p.run(before, func() {})
+			p.carries = carries
+			p.run(12*time.Second, func() {})
+			least, most := carries-2*searchStep, max(carries, leastMTU)
+			if l := p.link(); p.limit() <= least || p.limit() > most || !l.search.known || l.search.onTrial() > 0 {
+				t.Errorf("after %v: packets of %d bytes are sent, the path carries %d: %+v", before, p.limit(), carries, l.search)
+			}
+			p.r.mu.Lock()
+			p.r.scheduling.refresh()
+			p.r.mu.Unlock()
+			if got := p.r.rx.clamp.Load(); carries > leastMTU && int(got) != p.limit() {
+				t.Errorf("after %v: connections get segments for packets of %d bytes, want %d", before, got, p.limit())
+			}
+			if got := p.r.trains.size(p.link().place()); got > p.limit() {
+				t.Errorf("after %v: scouts of trains are as long as packets of %d bytes", before, got)
+			}
+			p.run(8*time.Second, func() {})
+			p.counts.probes, p.counts.bytes = 0, 0
+			p.run(time.Minute, func() {})
+			if perSecond := p.counts.bytes / 60; perSecond > 2*baseMTU {
+				t.Errorf("after %v: %d bytes of padded probes each second, for ever", before, perSecond)
+			}
+			if !p.link().probing.alive.Alive() {
+				t.Errorf("after %v: the path is dead, which answers ordinary probes", before)
+			}
+			p.carries = 1428
+			p.run(3*searchRaise, func() {})
+			if p.limit() != 1428 {
+				t.Errorf("after %v: packets of %d bytes are sent, the path carries 1428 again", before, p.limit())
+			}
 		}
 	}
 }

@@ -115,10 +115,12 @@ func (x *prober) probeMTU(b *batch, k *keys, i int, now, interval time.Duration)
 	size, paired := l.search.next(now, confirm, int(l.line.mtu.Load()), l.address.remote.Addr().Is4())
 	if searching && l.search.settled {
 		l.reports.loss.Restart(k.counters[i]) // the probes that were too long say nothing
+		x.peer.scheduling.outdated = true
+		x.logMTU(l)
 	}
 	pair := uint64(0)
 	if paired {
-		pair = x.send(b, k, i, now, sentProbe{at: now, size: baseMTU})
+		pair = x.send(b, k, i, now, sentProbe{at: now, size: l.search.least})
 	}
 	if size > 0 {
 		l.search.due = now + l.paddedPause(size, paired)
@@ -127,6 +129,21 @@ func (x *prober) probeMTU(b *batch, k *keys, i int, now, interval time.Duration)
 		}
 		x.send(b, k, i, now, sentProbe{at: now, size: size, pair: pair})
 	}
+}
+
+// logMTU logs the MTU of a path when it has changed, and at first if the interface allows more.
+func (x *prober) logMTU(l *link) {
+	s := &l.search
+	if s.mtu == s.logged || s.logged == 0 && s.mtu == s.maxMTU {
+		return
+	}
+	s.logged = s.mtu
+	log := x.peer.log.With("peer", x.peer.conf.Name, "path", l.title(), "mtu", s.mtu, "of", s.maxMTU)
+	if s.mtu < s.maxMTU {
+		log.Warn("path MTU is less than that of the interface")
+		return
+	}
+	log.Info("path MTU is that of the interface")
 }
 
 // send sends a probe that is as long as a message with a packet of its size.
@@ -168,7 +185,7 @@ func (l *link) paddedPause(size int, paired bool) time.Duration {
 	header := overhead(l.address.remote.Addr().Is4())
 	bytes := size + header
 	if paired {
-		bytes += baseMTU + header
+		bytes += l.search.least + header
 	}
 	pause := l.fractionOf(bytes)
 	if paired {

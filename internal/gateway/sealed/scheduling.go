@@ -95,7 +95,10 @@ func (x *scheduling) refresh() {
 		}
 	}
 	x.peer.selection.version++
-	x.mtu = max(x.mtu, baseMTU)
+	if x.mtu == 0 {
+		x.mtu = baseMTU // no path is usable
+	}
+	x.mtu = max(x.mtu, leastMTU)
 	x.peer.rx.clamp.Store(int32(x.mtu))
 	x.reportMeasured()
 }

@@ -28,8 +28,6 @@ var trainCounts = [...]int{16, 64, 512}
 const (
 	shortTrain, wholeTrain = 100 * time.Millisecond, 5 * time.Millisecond
 	trainJitters           = 4
-	// trainSize is the size of a packet that a scout is as long as.
-	trainSize = baseMTU
 	// trainWait is for how long after an answer, or its first scout, more are waited for.
 	trainWait = 500 * time.Millisecond
 	// trainTries is how many trains are sent to a place that show nothing, for example because the
@@ -80,6 +78,7 @@ type train struct {
 	to    place // none: no train is under way
 	first uint64
 	count int
+	size  int           // of a packet that a scout is as long as
 	due   time.Duration // when no more answers are waited for
 	// arrived is when the scouts arrived that were answered, on the peer's clock.
 	arrived []time.Duration
@@ -228,11 +227,21 @@ func (x *trains) offer(at place) (rate unit.Bandwidth, ended bool) {
 
 // send sends a train.
 func (x *trains) send(b *batch, k *keys, to place, count int, now time.Duration) {
-	x.current = train{to: to, first: unguessable(), count: count, due: now + trainWait}
+	x.current = train{to: to, first: unguessable(), count: count, size: x.size(to), due: now + trainWait}
 	for n := range count {
-		x.peer.messages.sendPadded(b, k, tunnel.ScoutPath, to, trainSize, now, tunnel.Scout{ID: x.current.first + uint64(n)})
+		x.peer.messages.sendPadded(b, k, tunnel.ScoutPath, to, x.current.size, now, tunnel.Scout{ID: x.current.first + uint64(n)})
 		b.flush() // a super-packet may pass a line's queue as a whole
 	}
+}
+
+// size returns the size of a packet that scouts to a place are as long as.
+func (x *trains) size(to place) int {
+	for i := range x.peer.links {
+		if l := &x.peer.links[i]; l.line != nil && l.place() == to {
+			return min(baseMTU, l.mtu())
+		}
+	}
+	return baseMTU
 }
 
 // answered takes the answer to a scout, which the peer has sent at a time of its clock in
@@ -273,7 +282,7 @@ func (x *trains) judge(t *train) (rate unit.Bandwidth, more int) {
 	if n := slices.Index(trainCounts[:], t.count) + 1; n == 1 && took < shortTrain || n == 2 && took < max(wholeTrain, trainJitters*jitter) {
 		return 0, trainCounts[n]
 	}
-	return quality.TrainRate(t.arrived, trainSize+tunnel.Overhead+ipUDP4), 0
+	return quality.TrainRate(t.arrived, t.size+tunnel.Overhead+ipUDP4), 0
 }
 
 // hint has paths of which nothing is known begin with what trains have shown. A path that leads
