@@ -104,6 +104,14 @@ func TestDelivery(t *testing.T) {
 		l.eventually("the network is "+state, 5*time.Second, l.contains(true, state, "server", program, "status", "networks", "2001:db8:c::10"))
 	}
 	delivered("in use")
+	l.ip("server", "-6 rule add pref 600 not fwmark 0xca6c lookup 777")
+	l.ip("server", "-6 route add default via 2001:db8:1::1 table 777")
+	delivered("overridden: packets to 2001:db8:c::1 follow the route ::/0 of another program in table 777")
+	l.ip("server", "-6 rule del pref 600")
+	l.ip("server", "-6 route add 2001:db8:c::/64 via 2001:db8:1::1 dev lan metric 10")
+	delivered("overridden: packets to 2001:db8:c::1 follow the route 2001:db8:c::/64 of another program in table 254")
+	l.ip("server", "-6 route del 2001:db8:c::/64 metric 10")
+	delivered("in use")
 	if a, b := download(2); b < 2*size || a > size/10 {
 		t.Errorf("single transit-b: %d bytes through transit-a and %d through transit-b", a, b)
 	}

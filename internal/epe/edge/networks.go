@@ -20,6 +20,7 @@ import (
 	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/epe/spray"
 	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // Networks is the result of Edge.Networks.
@@ -110,7 +111,7 @@ type NetworkStatus struct {
 	Through []string `json:"through"`
 	// State is "in use", "dry run", "pending" until the kernel has the route, why this host cannot
 	// do the mode, the peers of the mode that have no route to the network, or those that it left
-	// because it made no progress there.
+	// because it made no progress there; or that packets follow a route of another program.
 	State string `json:"state"`
 	// Seconds is the time since the last change.
 	Seconds int64 `json:"seconds"`
@@ -167,7 +168,40 @@ func (e *Edge) Networks(ctx context.Context, within netip.Prefix, limit int) (an
 	}) {
 		err = errors.New("not running")
 	}
-	return n, err
+	return n, errors.Join(err, e.addForeign(n.List))
+}
+
+// mostMatched bounds the networks whose route is looked up for a status, some 20 us each.
+const mostMatched = 1000
+
+const inUse = "in use"
+
+// addForeign has the state of networks say if packets to them follow a route of another program: one
+// that is preferred, or the table of a rule before the main table.
+func (e *Edge) addForeign(list []NetworkStatus) error {
+	return e.namespace.Do(func() error {
+		conn, err := route.Dial()
+		if err != nil {
+			return err
+		}
+		for i := range list[:min(len(list), mostMatched)] {
+			s := &list[i]
+			to := s.Prefix.Addr()
+			if s.State != inUse || s.best() {
+				continue
+			}
+			if !s.Prefix.IsSingleIP() {
+				to = to.Next()
+			}
+			m, failed := conn.MatchOf(to)
+			if failed != nil {
+				err = errors.Join(err, failed)
+			} else if m.Dst.IsValid() && m.Protocol != route.Edge {
+				s.State = fmt.Sprintf("overridden: packets to %s follow the route %s of another program in table %d", to, m.Dst, m.Table)
+			}
+		}
+		return errors.Join(err, conn.Close())
+	})
 }
 
 // sprays reports whether packets to a network are sprayed.
@@ -265,10 +299,14 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 	return s
 }
 
+const bestPath = "best path"
+
+func (s *NetworkStatus) best() bool { return slices.Equal(s.Through, []string{bestPath}) }
+
 // through is Through of a NetworkStatus.
 func (n *delivered) through() (list []string) {
 	if n.group == nil {
-		return []string{"best path"}
+		return []string{bestPath}
 	}
 	members, sum := n.group.members, 0
 	for _, m := range members {
@@ -307,7 +345,7 @@ func (e *egress) deliveryState(prefix netip.Prefix, n *delivered) string {
 	if e.delivery.rules.dry {
 		return "dry run"
 	}
-	return "in use"
+	return inUse
 }
 
 // without returns the peers of the mode of a network that packets to it do not leave through.

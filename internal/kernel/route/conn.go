@@ -895,6 +895,32 @@ func (c *Conn) SIDOf(local, remote netip.AddrPort) (netip.Addr, error) {
 	return r.sid, nil
 }
 
+// A Match is the route, of any program, that the kernel finds for packets to an address. It is the zero
+// Match if there is none.
+type Match struct {
+	Protocol Protocol
+	Table    uint32
+	Dst      netip.Prefix
+}
+
+// MatchOf returns the route that the kernel finds for packets of this host to an address.
+func (c *Conn) MatchOf(dst netip.Addr) (Match, error) {
+	if err := checkAddr("destination", dst); err != nil {
+		return Match{}, fmt.Errorf("look up route: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	flags := uint32(unix.RTM_F_FIB_MATCH)
+	if dst.Is4() { // IPv6 has the table in any case, and refuses the flag
+		flags |= unix.RTM_F_LOOKUP_TABLE
+	}
+	r, err := c.route(dst, netip.Addr{}, flags, nil)
+	if err != nil && !noRoute(err) {
+		return Match{}, fmt.Errorf("look up route to %s: %w", dst, err)
+	}
+	return r.match, nil
+}
+
 // resolved is how the kernel sends a packet. The gateway is not valid if its destination is on the
 // link.
 type resolved struct {
@@ -902,6 +928,7 @@ type resolved struct {
 	index           uint32     // of the interface
 	sid             netip.Addr // that it encapsulates it to; not valid if it does not
 	mark            uint32     // that it sets, to route the packet again; 0: it does not
+	match           Match      // of an answer with RTM_F_FIB_MATCH
 }
 
 // routeTo asks the kernel for its route to dst, with further attributes of the packet.
@@ -925,8 +952,14 @@ func (c *Conn) route(dst, src netip.Addr, flags uint32, more []byte) (r resolved
 		at := attrs{b: m.Data[unix.SizeofRtMsg:], v4: dst.Is4()}
 		var encap []byte
 		var kind uint16
+		r.match.Table, r.match.Protocol = uint32(m.Data[4]), Protocol(m.Data[5])
+		to := unspecified(dst)
 		for at.next() {
 			switch at.typ {
+			case unix.RTA_DST:
+				to = at.addr()
+			case unix.RTA_TABLE:
+				r.match.Table = at.uint32()
 			case unix.RTA_ENCAP:
 				encap = at.data
 			case unix.RTA_ENCAP_TYPE:
@@ -947,9 +980,18 @@ func (c *Conn) route(dst, src netip.Addr, flags uint32, more []byte) (r resolved
 		case unix.LWTUNNEL_ENCAP_BPF:
 			r.mark, _ = decodeSentMark(encap)
 		}
+		r.match.Dst = netip.PrefixFrom(to, int(m.Data[1])).Masked()
 		return r, at.err
 	}
 	return resolved{}, errors.New("no answer")
+}
+
+// unspecified returns 0.0.0.0 or ::, as dst is.
+func unspecified(dst netip.Addr) netip.Addr {
+	if dst.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
 }
 
 // link reads one link by name, or by index if the name is empty.

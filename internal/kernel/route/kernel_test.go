@@ -722,6 +722,35 @@ func TestKernelNexthopTo(t *testing.T) {
 	}
 }
 
+// TestKernelMatchOf: the route that packets follow is found, whichever program it belongs to, and
+// whichever rule has it.
+func TestKernelMatchOf(t *testing.T) {
+	l := newLab(t)
+	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/64")}, route.Address{Link: "a0", Prefix: pfx("192.0.2.1/24")})
+	for _, dst := range []string{"2001:db8:c::/64", "203.0.113.0/24"} {
+		prefix := pfx(dst)
+		to := prefix.Addr().Next()
+		is := func(want route.Match) {
+			t.Helper()
+			if got, err := l.MatchOf(to); got != want || err != nil {
+				t.Errorf("to %s: %+v, %v, want %+v", to, got, err, want)
+			}
+		}
+		is(route.Match{})
+		l.add(route.Route{Dst: prefix, Link: "a0", Metric: 4095})
+		is(route.Match{Protocol: route.Edge, Table: route.MainTable, Dst: prefix})
+		netnstest.IP(t, l.name, "route add "+dst+" dev a0 metric 10 proto static")
+		is(route.Match{Protocol: unix.RTPROT_STATIC, Table: route.MainTable, Dst: prefix})
+		family, all := "-6", pfx("::/0")
+		if to.Is4() {
+			family, all = "-4", pfx("0.0.0.0/0")
+		}
+		netnstest.IP(t, l.name, family+" route add default dev a0 table 777 proto static")
+		netnstest.IP(t, l.name, family+" rule add pref 100 lookup 777")
+		is(route.Match{Protocol: unix.RTPROT_STATIC, Table: 777, Dst: all})
+	}
+}
+
 // TestKernelSIDOf: of the connections that the kernel spreads over a group, each has the SID of one
 // member, and it is the same again; others have none. The way to a SID may lead over another
 // interface than that of the objects.
