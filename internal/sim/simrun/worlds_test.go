@@ -137,11 +137,12 @@ func TestWorlds(t *testing.T) {
 	}
 }
 
-// figuresOf writes distributions in lines: measure, least, 5 %, median.
+// figuresOf writes distributions in lines: measure, least, 5 %, median. Small figures have as many
+// digits as large ones, or rounding would differ by more than compareFigures allows.
 func figuresOf(list []worlds.Distribution) string {
 	var b strings.Builder
 	for _, d := range list {
-		fmt.Fprintf(&b, "%s %.3f %.3f %.3f\n", d.Name, d.Least, d.P5, d.Median)
+		fmt.Fprintf(&b, "%s %.4g %.4g %.4g\n", d.Name, d.Least, d.P5, d.Median)
 	}
 	return b.String()
 }
@@ -175,7 +176,7 @@ func compareFigures(t *testing.T, want string, list []worlds.Distribution) {
 				worse = -worse
 			}
 			if worse > allowed {
-				t.Errorf("%s, %s: %.3f, was %.3f", name, [...]string{"worst", "5 %", "median"}[i], v, figures[i])
+				t.Errorf("%s, %s: %.4g, was %.4g", name, [...]string{"worst", "5 %", "median"}[i], v, figures[i])
 			}
 		}
 		if d.Worlds == 0 {
