@@ -157,23 +157,16 @@ func (one Capture) add(c *nftables.Conn, t *nftables.Table, chain *nftables.Chai
 // Captures returns the number of captures of this network namespace that have not ended, and whether
 // there is a table of captures.
 func Captures() (n int, present bool, err error) {
-	c, err := nftables.New()
+	c, t, err := find(captureTable)
 	if err != nil {
 		return 0, false, fmt.Errorf("read captures: %w", err)
 	}
-	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	if t == nil {
+		return 0, false, nil
+	}
+	rules, err := c.GetRules(t, &nftables.Chain{Name: "prerouting", Table: t})
 	if err != nil {
-		return 0, false, fmt.Errorf("read captures: %w", err)
+		return 0, true, fmt.Errorf("read captures: %w", err)
 	}
-	for _, t := range tables {
-		if t.Name != captureTable {
-			continue
-		}
-		rules, err := c.GetRules(t, &nftables.Chain{Name: "prerouting", Table: t})
-		if err != nil {
-			return 0, true, fmt.Errorf("read captures: %w", err)
-		}
-		return len(rules), true, nil
-	}
-	return 0, false, nil
+	return len(rules), true, nil
 }

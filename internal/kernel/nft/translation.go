@@ -416,13 +416,22 @@ func Foreign(table string) (bool, error) {
 
 // open returns a connection and the table of the family inet; none if there is no such table.
 func open(table string) (*nftables.Conn, *nftables.Table, error) {
-	c, err := nftables.New()
-	var all []*nftables.Table
-	if err == nil {
-		all, err = c.ListTablesOfFamily(nftables.TableFamilyINet)
-	}
+	c, t, err := find(table)
 	if err := absent(err); err != nil {
 		return nil, nil, fmt.Errorf("find table %q: %w", table, err)
+	}
+	return c, t, nil
+}
+
+// find is open, but returns an error where the kernel has no nf_tables.
+func find(table string) (*nftables.Conn, *nftables.Table, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, nil, err
 	}
 	if i := slices.IndexFunc(all, func(t *nftables.Table) bool { return t.Name == table }); i >= 0 {
 		return c, all[i], nil
