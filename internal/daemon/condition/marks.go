@@ -3,6 +3,7 @@ package condition
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/tabane/tabane/internal/base/health"
@@ -19,6 +20,15 @@ type MarkedPackets struct {
 	// Before is the priority of the daemon's rules: those of others from there on have no effect. 0:
 	// all have.
 	Before uint32
+}
+
+// WholeMarks returns packets whose daemon compares all bits of their marks, by rules up to the
+// priority last.
+func WholeMarks(of string, last uint32, marks []uint32) MarkedPackets {
+	return MarkedPackets{
+		Of: of, Marks: marks, Bits: math.MaxUint32, Before: last,
+		Remedy: fmt.Sprintf("have it compare all bits, as in fwmark 0x1/0xffffffff, or give it a priority above %d", last),
+	}
 }
 
 // Marks is that no rules of other programs route packets, because a part of their mark is that of

@@ -1,8 +1,6 @@
 package asbr
 
 import (
-	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 
@@ -99,16 +97,13 @@ func (c *Config) guards(retired []filter) []route.Object {
 
 // marked are the packets that the rules of end.dt4 are for.
 func (c *Config) marked() condition.MarkedPackets {
-	m := condition.MarkedPackets{
-		Of: "packets for SIDs", Bits: math.MaxUint32, Before: markRule,
-		Remedy: fmt.Sprintf("have it compare all bits, as in fwmark 0x1/0xffffffff, or give it a priority above %d", markRule),
-	}
+	var marks []uint32
 	for i := range c.Peers {
 		if p := &c.Peers[i]; p.behavior() == EndDT4 {
-			m.Marks = append(m.Marks, p.mark())
+			marks = append(marks, p.mark())
 		}
 	}
-	return m
+	return condition.WholeMarks("packets for SIDs", markRule, marks)
 }
 
 // maxAlias is the largest ID of a peer with an alias.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/netip"
 	"slices"
 
@@ -78,15 +77,11 @@ func (e *egress) marksPackets() bool { return e.marking || e.sprayer != nil }
 // marked are the packets that markRules are for. Those that a rule of another program matches
 // first follow that one's table, whichever peer it leads to.
 func (e *egress) marked() condition.MarkedPackets {
-	last := uint32(markRule + 2*slices.Max(e.rulePositions))
-	m := condition.MarkedPackets{
-		Of: "delivered packets", Bits: math.MaxUint32, Before: last,
-		Remedy: fmt.Sprintf("have it compare all bits, as in fwmark 0x1/0xffffffff, or give it a priority above %d", last),
-	}
+	var marks []uint32
 	for _, p := range e.peers {
-		m.Marks = append(m.Marks, p.mark())
+		marks = append(marks, p.mark())
 	}
-	return m
+	return condition.WholeMarks("delivered packets", uint32(markRule+2*slices.Max(e.rulePositions)), marks)
 }
 
 // locatorRules are the rules for packets to SIDs.
