@@ -7,7 +7,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp/message"
 )
 
-// TestRoleRequired: whoever is refused for its role learns which one it has.
+// TestRoleRequired: where a neighbor refuses this router for its role, the report has that role.
 func TestRoleRequired(t *testing.T) {
 	refusal := received{message.Notification{Code: message.CodeOpen, Subcode: message.SubcodeRoleMismatch}}
 	for role, want := range map[message.Role]string{"": "This router has none", message.RolePeer: "This router has peer"} {

@@ -118,7 +118,8 @@ func BenchmarkPacket(b *testing.B) {
 }
 
 // BenchmarkBulk measures TCP over links without a limit, by the kernel's encapsulation, with a mark
-// before, and sprayed, in turns: the throughput of all, the processor's time, and what the programs take for a segment
+// before, and sprayed, in turns: the throughput of all, the processor's time, and what the programs
+// take for a segment
 // of 1,400 bytes.
 func BenchmarkBulk(b *testing.B) {
 	n := newBench(b)

@@ -120,9 +120,8 @@ func (l *line) listen(port uint16) error {
 const turnAfter = 20 * time.Second
 
 // turn has a line that is dead send from another port, or from the configured one again. A router
-// may have a mapping of NAT that leads nowhere, such as to the portal of a hotel or with an address
-// that it no longer has, which it keeps for as long as packets use it: probes would keep it for
-// ever. Messages to the configured port are received all the time.
+// may have a mapping of NAT of no use, such as to a hotel's login page or with an address that it
+// no longer has, which it keeps for as long as packets use it: probes would keep it for ever. Messages to the configured port are received all the time.
 func (l *line) turn(now time.Duration) {
 	p := l.plane
 	alive := time.Duration(l.alive.Load())
@@ -202,9 +201,9 @@ func (l *line) closeSockets() {
 
 // findAddress finds an IPv4 address of the interface with this index.
 func (l *line) findAddress(index int) {
-	if all := l.addresses(index); slices.ContainsFunc(all, netip.Addr.Is4) {
-		found := all[slices.IndexFunc(all, netip.Addr.Is4)]
-		l.local.Store(&found)
+	all := l.addresses(index)
+	if i := slices.IndexFunc(all, netip.Addr.Is4); i >= 0 {
+		l.local.Store(&all[i])
 	}
 }
 

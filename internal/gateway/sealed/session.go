@@ -122,8 +122,11 @@ func (x *sessionState) install(s *handshake.Session) (*keys, error) {
 // take turns with one key begin every second while packets are carried, else every six seconds.
 const manySessions, manyWithin, manyWarnings = 6, time.Minute, 10 * time.Minute
 
-// tooMany is why a session does not last, if so many have begun.
-const tooMany = "its sessions begin again and again: see that no other gateway uses the key of one of the two"
+// againAndAgain is what sessions do that do not last, tooMany why there is none that does.
+const (
+	againAndAgain = "begin again and again: see that no other gateway uses the key of one of the two"
+	tooMany       = "its sessions " + againAndAgain
+)
 
 // repeated reports whether sessions begin too often.
 func (x *sessionState) repeated(now time.Duration) bool {
@@ -137,7 +140,7 @@ func (x *sessionState) count(now time.Duration) {
 	x.begun[0] = now
 	if x.repeated(now) && (x.warned == 0 || now-x.warned >= manyWarnings) {
 		x.warned = now
-		x.peer.log.Warn("sessions with the peer begin again and again: see that no other gateway uses the key of one of the two", "peer", x.peer.conf.Name)
+		x.peer.log.Warn("sessions with the peer "+againAndAgain, "peer", x.peer.conf.Name)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Follow sends to the channel that it returns after each change of nftables, whoever made it, in
+// Follow sends to the channel that it returns after each change of nftables by any program, in
 // the network namespace of the calling thread. Changes that follow each other faster than they are
 // received count as one. It closes the channel when ctx ends.
 func Follow(ctx context.Context) (<-chan struct{}, error) {

@@ -373,7 +373,8 @@ func (n Nexthop) String() string {
 // noGateway is the gateway of an object that leads elsewhere. It is a link-local address: the kernel
 // refuses a global one, such as the SID, where the route to it leads over another interface than that
 // of the object. Nor would a host that does not forward use a SID as gateway that did not answer
-// neighbor solicitations once. It is another one for each object: the kernel finds that of a Packet Too Big by it.
+// neighbor solicitations once. Each object has another one: by it, the kernel finds that of a Packet
+// Too Big.
 func noGateway(id uint32) netip.Addr {
 	a := [16]byte{0: 0xfe, 1: 0x80, 10: 0x7a, 11: 0xb5}
 	binary.BigEndian.PutUint32(a[12:], id)

@@ -115,7 +115,7 @@ func (l *loop) pull(f *flow, from *side) syscall.Errno {
 			}
 			f.held = max(n, 0)
 			if errno == 0 && n == 0 {
-				from.urgent = true // unless it is the end, which reading tells
+				from.urgent = true // or it is the end, which the next read returns
 				return 0
 			}
 			if errno == 0 && n < bulkEnds {
