@@ -140,6 +140,9 @@ struct {
 	__uint(max_entries, 1024 * 1024);
 } reports SEC(".maps");
 
+/* Connections at a time. */
+#define CONNECTIONS (1 << 20)
+
 /* Of a connection: when it was established. */
 struct began {
 	__u64 ns;
@@ -148,14 +151,18 @@ struct began {
 	__u32 rtt;  /* another program wants to know of round trips */
 };
 
+/* By the address of the socket. Storage of the socket itself would cost twice as much: the kernel
+ * allocates it in two parts. What is left where the end of a socket was missed is replaced when the
+ * address is used again. */
 struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u32);
+	__uint(max_entries, CONNECTIONS);
+	__type(key, __u64);
 	__type(value, struct began);
 } connections SEC(".maps");
 
-/* Reports that did not fit into the ring buffer. */
+/* Reports that did not fit into the ring buffer, and connections that did not fit into their map. */
 __u64 lost;
 
 /* The cookie of the network namespace whose connections are reported. */
@@ -242,7 +249,8 @@ SEC("tp_btf/tcp_destroy_sock")
 int closed(struct bpf_raw_tracepoint_args *ctx)
 {
 	void *sk = (void *)ctx->args[0];
-	struct began *began = bpf_sk_storage_get(&connections, sk, 0, 0);
+	__u64 key = (__u64)sk;
+	struct began *began = bpf_map_lookup_elem(&connections, &key);
 	struct tcp_sock *tp;
 
 	if (!began)
@@ -250,6 +258,7 @@ int closed(struct bpf_raw_tracepoint_args *ctx)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (tp)
 		send_report(tp, began, CLOSED, 0);
+	bpf_map_delete_elem(&connections, &key);
 	return 0;
 }
 
@@ -280,8 +289,9 @@ int unanswered(struct bpf_raw_tracepoint_args *ctx)
 SEC("sockops")
 int observe(struct bpf_sock_ops *ctx)
 {
+	struct began *began, established = {};
 	struct tcp_sock *tp;
-	struct began *began;
+	__u64 key;
 	void *sk;
 
 	switch (ctx->op) {
@@ -292,12 +302,14 @@ int observe(struct bpf_sock_ops *ctx)
 		sk = (void *)ctx->sk;
 		if (!sk)
 			return 1;
-		began = bpf_sk_storage_get(&connections, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-		if (!began)
+		key = (__u64)sk;
+		established.ns = bpf_ktime_get_ns();
+		established.jiffies = bpf_jiffies64();
+		established.rtt = ctx->bpf_sock_ops_cb_flags & RTT_FLAG;
+		if (bpf_map_update_elem(&connections, &key, &established, 0)) {
+			__sync_fetch_and_add(&lost, 1);
 			return 1;
-		began->ns = bpf_ktime_get_ns();
-		began->jiffies = bpf_jiffies64();
-		began->rtt = ctx->bpf_sock_ops_cb_flags & RTT_FLAG;
+		}
 		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | RTO_FLAG | RTT_FLAG);
 		return 1;
 	case RTT:
@@ -312,7 +324,8 @@ int observe(struct bpf_sock_ops *ctx)
 	sk = (void *)ctx->sk;
 	if (!sk)
 		return 1;
-	began = bpf_sk_storage_get(&connections, sk, 0, 0);
+	key = (__u64)sk;
+	began = bpf_map_lookup_elem(&connections, &key);
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!began || !tp)
 		return 1;
