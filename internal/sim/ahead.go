@@ -91,11 +91,12 @@ func (c *connection) buffered() bool { return c.ahead && !c.Uncounted }
 
 // sendBacklog sends as much of the backlog as the window allows.
 func (f *sender) sendBacklog(s *Sim) {
-	for f.backlog.bytes > 0 && f.state != caClosed && f.canSendNew() {
+	for f.backlog.bytes > 0 && f.state != caClosed && f.canSendNew() && !f.early(s) {
 		data, length := f.backlog.take(f.c.Segment)
 		f.sendNew(s, data, length)
 		f.buffers.count(s.now)
 	}
+	f.pacing.flush()
 }
 
 // uncount sets Path.Room as Connection.Uncounted requires. During recovery each acknowledgement of
@@ -120,7 +121,9 @@ func (f *sender) account(s *Sim) {
 	p.Cwnd, p.Room, p.Queued = int(f.clamped())*f.c.Segment, 0, queue-p.InFlight
 	b := &f.backlog
 	if f.c.Lowat {
-		if next := cc.Lowat(f.clamped(), f.c.Segment, p.SRTT, f.lead(s)); cc.LowatChanged(b.lowat, next) {
+		// What the window has room for only waits to be paced.
+		next := cc.Lowat(f.clamped(), f.c.Segment, p.SRTT, f.lead(s)) + max(int(f.cc.Cwnd)-flight, 0)*f.c.Segment
+		if cc.LowatChanged(b.lowat, next) {
 			b.lowat = next
 		}
 	}

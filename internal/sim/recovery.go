@@ -61,9 +61,10 @@ func (r *reduction) end(f *sender) {
 
 // retransmitLost retransmits lost segments while the window has room (NextSeg 1).
 func (f *sender) retransmitLost(s *Sim) {
-	for f.board.pending > 0 && f.room() > 0 {
+	for f.board.pending > 0 && f.room() > 0 && !f.early(s) {
 		f.retransmitNext(s)
 	}
+	f.pacing.flush()
 }
 
 // retransmitNext retransmits the first lost segment. There must be one.

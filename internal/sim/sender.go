@@ -40,6 +40,7 @@ type sender struct {
 	retrans retransTimer
 	backlog backlog
 	buffers buffers
+	pacing  pacing
 
 	rack    rack
 	tlp     tailLossProbe
@@ -82,6 +83,7 @@ func (f *sender) establish(s *Sim) {
 	f.cc.HyStart, f.cc.MinThreshold = c.HyStart, float64(c.MinThreshold)
 	f.retrans.rto = f.retrans.rtt.RTO(c.MinRTO)
 	f.path.Usable = true
+	f.pace(s)
 	f.refresh(s)
 	c.established(s, f.index)
 	c.schedule(s)
@@ -120,6 +122,7 @@ func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
 	e.sent = s.now
 	f.prr.sent++
 	f.result.Segments++
+	f.pacing.sent(f, s.now, int(e.length))
 	out := f.out
 	if f.spray != nil {
 		out = f.spray.choose(s.now, seq, e.length)
@@ -238,6 +241,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if c.RACK {
 		f.tlp.arm(s, f)
 	}
+	f.pace(s)
 	if detect {
 		f.retransmitLost(s)
 	}
@@ -346,7 +350,10 @@ func (f *sender) timer(s *Sim) {
 	if due(f.retrans.deadline, s.now) {
 		f.timeout(s)
 	}
-	next := earlier(f.retrans.deadline, earlier(f.rack.deadline, f.tlp.deadline))
+	if due(f.pacing.deadline, s.now) {
+		f.resume(s)
+	}
+	next := earlier(earlier(f.retrans.deadline, f.pacing.deadline), earlier(f.rack.deadline, f.tlp.deadline))
 	if next == 0 {
 		s.events.remove(source)
 		return
@@ -394,6 +401,7 @@ func (f *sender) timeout(s *Sim) {
 	f.retrans.backOff()
 	f.restart(s)
 	c.reinject(s, f)
+	f.pacing.next = min(f.pacing.next, s.now) // the first segment does not wait
 	f.retransmitLost(s)
 	f.refresh(s)
 	c.schedule(s)
