@@ -33,8 +33,9 @@ func (c *Connection[K]) catchesUp(now time.Duration, v *view) bool {
 
 // view is what all open paths are together in a call of Update.
 type view struct {
-	// saturated: all of them are; starts: one of them is in slow start; over: the first one has had
-	// nothing to send; tries: one of them has not been judged yet.
+	// saturated: the first one is, and the others are or were within their last round trip; starts:
+	// one of them is in slow start; over: the first one has had nothing to send; tries: one of them has not been
+	// judged yet.
 	saturated, starts, over, tries bool
 	// sum is their rate in bytes/s, longest the longest delay in seconds, and inFlight their data
 	// in flight, firstInFlight that of the first path.
@@ -58,7 +59,7 @@ func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 		v.carried += p.bytes
 		switch {
 		case p.state.carries():
-			v.saturated = v.saturated && s.Saturated() && !(params.waitsDelay && s.Idled)
+			v.saturated = v.saturated && (s.Saturated() || p.full && p != c.first) && !(params.waitsDelay && s.Idled)
 			v.tries = v.tries || !p.tried && p.state == stateOpen && now-p.opened < p.trialLasts()
 			v.starts = v.starts || s.starts()
 			v.sum += rate

@@ -49,6 +49,8 @@ type rates struct {
 	hasQueue  bool          // its own data has a queue, or had one when it was last in flight
 	burstRate float64       // rate by dispersion at that time
 	growing   bool          // the rate is not known yet
+	full      bool          // the path was saturated within its last round trip
+	fullAt    time.Duration // when it was saturated last
 }
 
 // delays are those of a path, in seconds.
@@ -145,6 +147,13 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		p.meter.runs, p.replaced = false, p.seen
 	}
 	p.seen, p.source, p.delivered = true, s.Source, s.Delivered
+	// Linux' scheduler gives nothing to a path while another one would send sooner, however much room
+	// the window of the first has.
+	if s.Saturated() {
+		p.full, p.fullAt = true, now
+	} else if now-p.fullAt > s.SRTT {
+		p.full = false
+	}
 	p.measureRate(now, s.Saturated() && !s.starts(), s.busy(), s.Sharers)
 	c.window.add(now, float64(s.Window))
 	if p.replaced = p.replaced && !s.busy(); p.replaced {

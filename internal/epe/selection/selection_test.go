@@ -263,6 +263,40 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// TestSaturatedInTurns: the next path opens also while an open one with a long round trip is given
+// data only at times, but not if it needs none.
+func TestSaturatedInTurns(t *testing.T) {
+	const ms = time.Millisecond
+	for every, opens := range map[int]bool{1: true, 8: true, 1000: false} {
+		c := Connection[int]{Recall: func(i int) Past {
+			return map[int]Past{1: {Rate: 10 * mbit, MinRTT: 400 * ms, Left: time.Minute}, 2: {Rate: 20 * mbit, MinRTT: 20 * ms, Left: time.Minute}}[i]
+		}}
+		opened := false
+		for i := range 250 {
+			now := time.Duration(i) * Interval
+			s := []Sample[int]{
+				{Path: 0, Delivered: uint32(now / ms), Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+				{Path: 1, Delivered: uint32(now / ms), Segment: 1400, Cwnd: 400, InFlight: 200, SRTT: 400 * ms, MinRTT: 400 * ms},
+				{Path: 2, Segment: 1400, Cwnd: 10, SRTT: 20 * ms, MinRTT: 20 * ms},
+			}
+			if i%every == 0 || i < 100 { // the second path opens
+				s[1].NotSent = 1
+			}
+			if i < 120 {
+				s = s[:2]
+			}
+			c.Update(now, s)
+			opened = opened || c.Reason(2).Open()
+		}
+		if !c.Reason(1).Open() && !opened {
+			t.Errorf("every %d: the second path does not open", every)
+		}
+		if opened != opens {
+			t.Errorf("saturated in one of %d samples: the third path opens: %t", every, opened)
+		}
+	}
+}
+
 // TestStream: a path that sends what a stream wrote while the path was in slow start is enough. A
 // file, or a stream that is too much for it, needs the next one.
 func TestStream(t *testing.T) {
