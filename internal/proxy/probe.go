@@ -86,7 +86,7 @@ func (r *router) probe(ctx context.Context, u *upstream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case ctx.Err() != nil, relay.Local(err): // the upstream was not asked
+	case ctx.Err() != nil, relay.Local(err), unresolved(err): // the upstream was not asked
 	case err != nil:
 		r.failed(u, fmt.Errorf("probe: %w", err))
 	default:

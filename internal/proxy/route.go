@@ -20,11 +20,11 @@ import (
 
 const (
 	// nameFresh is how long the addresses of a name are used before they are asked for again, and
-	// nameStale how long they are used meanwhile: the resolver of the host has its own cache and
-	// the lifetimes of records.
+	// nameStale how long they are used meanwhile, and while the resolver fails (RFC 8767): the
+	// resolver of the host has its own cache and the lifetimes of records.
 	nameFresh = 10 * time.Second
 	nameStale = 10 * time.Minute
-	// nameFailed is how long a failure is answered without asking again.
+	// nameFailed is how long a failure counts without asking again.
 	nameFailed = time.Second
 	// nameTimeout is the most time for the resolver.
 	nameTimeout = 5 * time.Second
@@ -49,11 +49,24 @@ type resolve func(ctx context.Context, network, host string) ([]netip.Addr, erro
 
 // name is what is known of a name.
 type name struct {
-	addresses []netip.Addr
-	err       error
-	asked     time.Time // when it was answered
+	addresses []netip.Addr // the last that were answered
+	answered  time.Time    // when
+	err       error        // of the last question
+	asked     time.Time    // when it ended
 	asking    bool
 	waiting   []func()
+}
+
+// usable reports whether the addresses of a name are used: also those of earlier while the resolver
+// fails, which says nothing of the name.
+func (n *name) usable(now time.Time) bool {
+	return len(n.addresses) > 0 && now.Sub(n.answered) < nameStale
+}
+
+// unresolved reports whether an error is of the resolver, and not of the name, which may exist.
+func unresolved(err error) bool {
+	var fault *net.DNSError
+	return errors.As(err, &fault) && !fault.IsNotFound
 }
 
 // upstream is an upstream with its state.
@@ -360,8 +373,11 @@ func (r *router) addresses(host string, client netip.Addr, again func()) (list [
 		r.asking[client]++
 		go r.ask(host, client, n)
 	}
-	if fresh || !n.asked.IsZero() && n.err == nil && age < nameStale {
-		return n.addresses, n.err, true
+	switch {
+	case n.usable(now):
+		return n.addresses, nil, true
+	case fresh:
+		return nil, n.err, true
 	}
 	if !n.asking {
 		return nil, fmt.Errorf("client %v asks for too many names at a time", client), true
@@ -400,13 +416,20 @@ func (r *router) ask(host string, client netip.Addr, n *name) {
 		delete(r.asking, client)
 	}
 	if err != nil {
-		n.err = fmt.Errorf("resolve %q: %w", host, err)
+		err = fmt.Errorf("resolve %q: %w", host, err)
+		if !unresolved(err) {
+			n.addresses = nil
+		}
+		if client == configured && n.err == nil && n.usable(n.asked) {
+			r.log.Warn("upstream is not resolved, its last addresses are used", "err", err, "at_most", nameStale)
+		}
 	} else {
 		if len(list) > maxAddresses {
 			list = choice.Interleave(list)[:maxAddresses]
 		}
-		n.addresses, n.err = list, nil
+		n.addresses, n.answered = list, n.asked
 	}
+	n.err = err
 	waiting := n.waiting
 	n.waiting = nil
 	r.waiting -= len(waiting)

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -143,4 +144,62 @@ func TestNames(t *testing.T) {
 		}
 		close(blocked)
 	})
+}
+
+// TestResolverFails: the addresses of a name are used on while the resolver fails, for as long as
+// ones that are being asked for again. A name that is gone has none.
+func TestResolverFails(t *testing.T) {
+	failing := &net.DNSError{Err: "server misbehaving", Name: "upstream.test", IsTemporary: true}
+	gone := &net.DNSError{Err: "no such host", Name: "upstream.test", IsNotFound: true}
+	for _, test := range []struct {
+		name  string
+		err   error
+		after time.Duration
+		used  bool
+	}{
+		{"fails", failing, nameFresh, true},
+		{"fails for long", failing, nameStale - nameFresh, true},
+		{"fails for too long", failing, nameStale, false},
+		{"is gone", gone, nameFresh, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRouter(quiet, nil)
+				var err error
+				r.lookup = func(context.Context, string, string) ([]netip.Addr, error) {
+					return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, err
+				}
+				s := r.serve(forward(t, "tcp://127.0.0.1:1", "tcp://upstream.test:80"))
+				q := relay.Query{Service: &relay.Service{ServiceOptions: relay.ServiceOptions{Tag: s}}}
+				route := func() (plan relay.Plan) {
+					p, ok := r.Route(q, func(p relay.Plan) { plan = p })
+					if ok {
+						plan = p
+					}
+					synctest.Wait()
+					return plan
+				}
+				if plan := route(); len(plan.Targets) != 1 {
+					t.Fatalf("plan %+v", plan)
+				}
+				err = test.err
+				time.Sleep(test.after)
+				route()
+				time.Sleep(nameFailed / 2)
+				plan := route()
+				if got := len(plan.Targets) == 1; got != test.used {
+					t.Errorf("addresses are used: %v, plan %+v", got, plan)
+				}
+				if u := r.upstreams[s.upstreams[0]]; test.used && u.failures > 0 {
+					t.Errorf("upstream has %d failures, the last one %s", u.failures, u.lastError)
+				}
+				err = nil
+				time.Sleep(nameFailed)
+				route()
+				if plan := route(); len(plan.Targets) != 1 {
+					t.Errorf("after the failure, plan %+v", plan)
+				}
+			})
+		})
+	}
 }
