@@ -126,6 +126,9 @@ func New(o Options) (*Proxy, error) {
 		return nil, errors.Join(err, p.close())
 	}
 	p.router.listen(p.addresses())
+	for _, lack := range o.Config.lacks() {
+		p.log.Warn("host does not provide what is needed", "problem", lack.Text, "remedy", lack.Remedy)
+	}
 	return p, nil
 }
 

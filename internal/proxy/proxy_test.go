@@ -767,3 +767,32 @@ func TestHTTP(t *testing.T) {
 }
 
 var _ relay.Router = (*router)(nil)
+
+// TestWithoutMultipath: a proxy that cannot use MPTCP says so, unless it does not need it.
+func TestWithoutMultipath(t *testing.T) {
+	name := netnstest.Enter(t)
+	netnstest.IP(t, name, "link set lo up")
+	for _, test := range []struct {
+		enabled, listen, upstream string
+		lacks                     bool
+	}{
+		{"1", "tcp://127.0.0.1:1", "mptcp://127.0.0.1:2", false},
+		{"0", "tcp://127.0.0.1:1", "mptcp://127.0.0.1:2", true},
+		{"0", "mptcp://127.0.0.1:1", "tcp://127.0.0.1:2", true},
+		{"0", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", false},
+	} {
+		if err := os.WriteFile("/proc/sys/net/mptcp/enabled", []byte(test.enabled), 0); err != nil {
+			t.Fatal(err)
+		}
+		p, err := New(Options{Config: Config{Listeners: []Listener{forward(t, test.listen, test.upstream)}}, Log: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := p.Status().(Status); !s.Ready || s.Degraded != test.lacks || test.lacks != strings.Contains(s.Reason, "MPTCP is switched off") {
+			t.Errorf("%+v: degraded %v: %q", test, s.Degraded, s.Reason)
+		}
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

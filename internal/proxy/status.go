@@ -9,6 +9,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/proxy/relay"
 )
@@ -86,8 +87,19 @@ type Fallback struct {
 	Seconds int `json:"seconds"`
 }
 
-// Status returns the state of the proxy. It is degraded while an upstream is down or accepting
-// pauses, and not ready while all upstreams of a listener are down.
+// lacks returns what the host lacks for MPTCP, if a listener or upstream has it.
+func (c *Config) lacks() []health.Problem {
+	multipath := slices.ContainsFunc(c.Listeners, func(l Listener) bool {
+		return l.Listen.Kind == MPTCP || slices.ContainsFunc(l.all(), func(u Upstream) bool { return u.Multipath })
+	})
+	if !multipath {
+		return nil
+	}
+	return condition.Examine([]condition.Condition{condition.Multipath()}).Problems
+}
+
+// Status returns the state of the proxy. It is degraded while an upstream is down, accepting pauses
+// or the host lacks MPTCP, and not ready while all upstreams of a listener are down.
 func (p *Proxy) Status() any {
 	var report health.Report
 	running := true
@@ -103,6 +115,7 @@ func (p *Proxy) Status() any {
 	}
 	p.mu.Lock()
 	list := slices.Clone(p.running)
+	report.Lack(p.config.lacks()...)
 	s := Status{Role: "proxy", Congestion: p.control, Control: control.Path(p.config.Control, "proxy")}
 	p.mu.Unlock()
 	s.Connections = Connections{Open: p.engine.Open(), Most: p.engine.Most(), Paused: p.engine.Paused(), Pipes: p.engine.Pipes()}

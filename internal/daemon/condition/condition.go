@@ -306,7 +306,11 @@ func multipath(read reader) Condition {
 	return Condition{
 		Name: "MPTCP", Good: "new connections can use MPTCP",
 		Examine: func() ([]health.Problem, error) {
-			return parameter(read, "net.mptcp.enabled", "1", "new connections are TCP, because MPTCP is switched off on this host")
+			problems, err := parameter(read, "net.mptcp.enabled", "1", "new connections are TCP, because MPTCP is switched off on this host")
+			if errors.Is(err, fs.ErrNotExist) {
+				return []health.Problem{{Text: "new connections are TCP, because the kernel of this host has no MPTCP", Remedy: "use a kernel with CONFIG_MPTCP, and CONFIG_MPTCP_IPV6"}}, nil
+			}
+			return problems, err
 		},
 	}
 }

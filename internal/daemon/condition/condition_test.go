@@ -67,6 +67,7 @@ func TestProblems(t *testing.T) {
 		},
 		{parameters{"net.ipv4.conf.all.rp_filter": "2"}, ""},
 		{parameters{"net.mptcp.enabled": "0"}, "new connections are TCP, because MPTCP is switched off on this host: sysctl -w net.mptcp.enabled=1"},
+		{parameters{"net.mptcp.enabled": ""}, "new connections are TCP, because the kernel of this host has no MPTCP: use a kernel with CONFIG_MPTCP, and CONFIG_MPTCP_IPV6"},
 		{parameters{"net.ipv6.conf.wan.disable_ipv6": "1"}, `IPv6 is switched off on interface "wan": sysctl -w net.ipv6.conf.wan.disable_ipv6=0`},
 		{parameters{"net.ipv6.conf.all.disable_ipv6": "1"}, ""}, // of interfaces that come later
 		{
