@@ -314,16 +314,10 @@ func TestProxyCaptureGoesOn(t *testing.T) {
 	}
 }
 
-// TestProxyCaptureFirewall: a firewall that drops what this host itself receives, and not what it
-// forwards, is reported with a command that has it accept captured connections.
-func TestProxyCaptureFirewall(t *testing.T) {
-	t.Parallel()
-	n := newCaptureNet(t)
-	n.run(n.nft, "add table inet fw; add chain inet fw input { type filter hook input priority 0; policy drop; }; "+
-		"add rule inet fw input ct state established,related accept; add rule inet fw input icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; add rule inet fw input tcp dport 22 accept; add rule inet fw input iif lo accept")
-	end := n.start()
-	const remedy = "nft insert rule inet fw input iifname lan meta mark 4788 accept"
-	n.eventually("the firewall is reported", noticed, func() (bool, string) {
+// reported waits until the status of the proxy has a remedy.
+func (n *captureNet) reported(what, remedy string) {
+	n.t.Helper()
+	n.eventually(what, noticed, func() (bool, string) {
 		err := netns.Do(n.router, func() error {
 			out, err := exec.Command("sh", "-c", "curl -s -g http://[::1]:9113/status").Output()
 			if err == nil && !strings.Contains(string(out), remedy) {
@@ -333,8 +327,25 @@ func TestProxyCaptureFirewall(t *testing.T) {
 		})
 		return err == nil, fmt.Sprint(err)
 	})
+}
+
+// TestProxyCaptureFirewall: a firewall that drops what this host itself receives, and not what it
+// forwards, is reported with a command that has it accept captured connections, and so are SYN
+// cookies for all.
+func TestProxyCaptureFirewall(t *testing.T) {
+	t.Parallel()
+	n := newCaptureNet(t)
+	n.run(n.nft, "add table inet fw; add chain inet fw input { type filter hook input priority 0; policy drop; }; "+
+		"add rule inet fw input ct state established,related accept; add rule inet fw input icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; add rule inet fw input tcp dport 22 accept; add rule inet fw input iif lo accept")
+	end := n.start()
+	const remedy = "nft insert rule inet fw input iifname lan meta mark 4788 accept"
+	n.reported("the firewall is reported", remedy)
 	n.run("sh", "-c", remedy)
 	n.captured("the firewall accepts it")
+	n.run("sysctl", "-qw", "net.ipv4.tcp_syncookies=2")
+	n.reported("SYN cookies are reported", "sysctl -w net.ipv4.tcp_syncookies=1")
+	n.run("sysctl", "-qw", "net.ipv4.tcp_syncookies=1")
+	n.captured("SYN cookies are sent only in need")
 	end(unix.SIGTERM)
 }
 

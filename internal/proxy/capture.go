@@ -194,7 +194,7 @@ func (p *Proxy) Conditions() []condition.Condition {
 			}}, nil
 		},
 		Restore: p.wanted.restore,
-	}, p.wanted.accepted()}
+	}, p.wanted.accepted(), condition.Cookies()}
 }
 
 // accepted is that no firewall of the host drops what is captured: it would have been forwarded, and

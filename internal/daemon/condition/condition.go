@@ -315,6 +315,30 @@ func multipath(read reader) Condition {
 	}
 }
 
+// Cookies is that this host does not answer each SYN with a SYN cookie. Of a connection with one the
+// kernel knows nothing until its next packet, which is not captured and goes on to the destination.
+func Cookies() Condition { return cookies(netns.ReadSysctl) }
+
+func cookies(read reader) Condition {
+	return Condition{
+		Name: "SYN cookies", Good: "captured connections are answered without SYN cookies",
+		Examine: func() ([]health.Problem, error) {
+			const key, always = "net.ipv4.tcp_syncookies", "2"
+			value, err := read(key)
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // without CONFIG_SYN_COOKIES there are none
+				return nil, nil
+			case err != nil || value != always:
+				return nil, err
+			}
+			return []health.Problem{{
+				Text:   "captured connections fail, because this host answers each SYN with a SYN cookie",
+				Remedy: "sysctl -w " + key + "=1",
+			}}, nil
+		},
+	}
+}
+
 // PathManager is that new connections use a path manager, which the caller has selected.
 func PathManager(want mptcp.Manager) Condition {
 	return Condition{

@@ -32,7 +32,7 @@ func (p parameters) read(key string) (string, error) {
 // healthy returns the parameters of a host on which all conditions hold.
 func healthy() parameters {
 	return parameters{
-		"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1", "net.mptcp.enabled": "1",
+		"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1", "net.mptcp.enabled": "1", "net.ipv4.tcp_syncookies": "1",
 		"net.ipv4.conf.wan.forwarding": "1", "net.ipv4.conf.lan.5.forwarding": "1",
 		"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.wan.rp_filter": "2", "net.ipv4.conf.lan.5.rp_filter": "0",
 		"net.ipv6.conf.all.disable_ipv6": "0", "net.ipv6.conf.wan.disable_ipv6": "0", "net.ipv6.conf.lan.5.disable_ipv6": "0",
@@ -44,7 +44,7 @@ func watched(p parameters) []Condition {
 	links := []string{"wan", "missing", "lan.5"}
 	return []Condition{
 		ipv6(p.read, links), forwarding(p.read, bgp.IPv4, links), forwarding(p.read, bgp.IPv6, links),
-		reversePath(p.read, links), multipath(p.read),
+		reversePath(p.read, links), multipath(p.read), cookies(p.read),
 	}
 }
 
@@ -68,6 +68,8 @@ func TestProblems(t *testing.T) {
 		{parameters{"net.ipv4.conf.all.rp_filter": "2"}, ""},
 		{parameters{"net.mptcp.enabled": "0"}, "new connections are TCP, because MPTCP is switched off on this host: sysctl -w net.mptcp.enabled=1"},
 		{parameters{"net.mptcp.enabled": ""}, "new connections are TCP, because the kernel of this host has no MPTCP: use a kernel with CONFIG_MPTCP, and CONFIG_MPTCP_IPV6"},
+		{parameters{"net.ipv4.tcp_syncookies": "2"}, "captured connections fail, because this host answers each SYN with a SYN cookie: sysctl -w net.ipv4.tcp_syncookies=1"},
+		{parameters{"net.ipv4.tcp_syncookies": ""}, ""},
 		{parameters{"net.ipv6.conf.wan.disable_ipv6": "1"}, `IPv6 is switched off on interface "wan": sysctl -w net.ipv6.conf.wan.disable_ipv6=0`},
 		{parameters{"net.ipv6.conf.all.disable_ipv6": "1"}, ""}, // of interfaces that come later
 		{
@@ -91,7 +93,7 @@ func TestProblems(t *testing.T) {
 			t.Errorf("%v: %q, %v", tt.set, got, x.Unknown)
 		}
 		first, _, _ := strings.Cut(tt.want, "; ")
-		if err := Require(watched(p)); tt.want != "" && !strings.Contains(tt.want, "MPTCP") && (err == nil || err.Error() != first) {
+		if err := Require(watched(p)); tt.want != "" && !strings.Contains(tt.want, "MPTCP") && !strings.Contains(tt.want, "cookie") && (err == nil || err.Error() != first) {
 			t.Errorf("%v: a start reports %v", tt.set, err)
 		}
 	}
