@@ -136,6 +136,11 @@ func (f *frame) network() Verdict {
 	if v := f.header(); v != TCP {
 		return v
 	}
+	return f.inner()
+}
+
+// inner goes from what kind says to the IP header.
+func (f *frame) inner() Verdict {
 	for range maxHeaders {
 		var v Verdict
 		switch f.kind {

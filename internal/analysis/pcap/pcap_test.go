@@ -60,6 +60,12 @@ func srh(next byte, segments []string, inner []byte) []byte {
 	return append(b, inner...)
 }
 
+func udp(port uint16, inner []byte) []byte {
+	b := []byte{0x80, 0, byte(port >> 8), byte(port), 0, 0, 0, 0}
+	binary.BigEndian.PutUint16(b[4:], uint16(len(b)+len(inner)))
+	return append(b, inner...)
+}
+
 func ethernet(kind uint16, tags []uint16, inner []byte) []byte {
 	b := make([]byte, 12)
 	for i, tag := range tags {
@@ -162,6 +168,21 @@ func TestDecode(t *testing.T) {
 		{name: "IPv4 in SRv6 with a header", link: LinkRaw, data: ip6(43, "fc00::1", "fc00:9::", srh(4, []string{"fc00:9::", "fc00:1:1::"}, segment4)), tunnel: "fc00:1:1::"},
 		{name: "IP in IP", link: LinkRaw, data: ip4(4, "192.0.2.1", "192.0.2.2", segment4), tunnel: "192.0.2.2"},
 		{name: "6in4", link: LinkRaw, data: ip4(41, "192.0.2.1", "192.0.2.2", segment6), tunnel: "192.0.2.2"},
+		{name: "GRE", link: LinkRaw, data: ip4(47, "192.0.2.1", "192.0.2.2", append([]byte{0, 0, 8, 0}, segment4...)), tunnel: "192.0.2.2"},
+		{name: "GRE with all fields over IPv6", link: LinkRaw, data: ip6(47, "fc00::1", "fc00::2", append([]byte{0xb0, 0, 0x86, 0xdd, 1, 2, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1}, segment6...)), tunnel: "fc00::2"},
+		{name: "GRE with MPLS", link: LinkRaw, data: ip4(47, "192.0.2.1", "192.0.2.2", append([]byte{0, 0, 0x88, 0x47, 0, 2, 1, 64}, segment4...)), tunnel: "192.0.2.2"},
+		{name: "Ethernet in GRE", link: LinkEthernet, data: ethernet(ethIPv4, []uint16{3}, ip4(47, "192.0.2.1", "192.0.2.2", append([]byte{0x20, 0, 0x65, 0x58, 0, 0, 0, 7}, ethernet(ethIPv4, []uint16{5}, segment4)...))), tunnel: "192.0.2.2", check: func(s *Segment) bool { return s.VLAN == 3<<12|5 }},
+		{name: "ERSPAN", link: LinkRaw, data: ip4(47, "192.0.2.1", "192.0.2.2", append([]byte{0, 0, 0x88, 0xbe}, ethernet(ethIPv4, nil, segment4)...)), tunnel: "192.0.2.2"},
+		{name: "ERSPAN, type II", link: LinkRaw, data: ip4(47, "192.0.2.1", "192.0.2.2", append([]byte{0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 0, 0, 5, 0, 0, 0, 0}, ethernet(ethIPv4, nil, segment4)...)), tunnel: "192.0.2.2"},
+		{name: "ERSPAN, type III with a subheader", link: LinkRaw, data: ip4(47, "192.0.2.1", "192.0.2.2", slices.Concat([]byte{0x10, 0, 0x22, 0xeb, 0, 0, 0, 1, 0x20, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1}, make([]byte, 8), ethernet(ethIPv4, nil, segment4))), tunnel: "192.0.2.2"},
+		{name: "VXLAN", link: LinkRaw, data: ip4(17, "192.0.2.1", "192.0.2.2", udp(4789, append([]byte{8, 0, 0, 0, 0, 0, 5, 0}, ethernet(ethIPv6, nil, segment6)...))), tunnel: "192.0.2.2"},
+		{name: "VXLAN at Linux' port over IPv6", link: LinkRaw, data: ip6(17, "fc00::1", "fc00::2", udp(8472, append([]byte{8, 0, 0, 0, 0, 0, 5, 0}, ethernet(ethIPv4, nil, segment4)...))), tunnel: "fc00::2"},
+		{name: "VXLAN with ARP", link: LinkRaw, data: ip4(17, "192.0.2.1", "192.0.2.2", udp(4789, append([]byte{8, 0, 0, 0, 0, 0, 5, 0}, ethernet(0x0806, nil, make([]byte, 28))...))), want: NotIP},
+		{name: "another protocol at the port of VXLAN", link: LinkRaw, data: ip4(17, "192.0.2.1", "192.0.2.2", udp(4789, make([]byte, 60))), want: NotTCP},
+		{name: "GENEVE with an option", link: LinkRaw, data: ip4(17, "192.0.2.1", "192.0.2.2", udp(6081, append([]byte{2, 0, 0x65, 0x58, 0, 0, 5, 0, 0, 1, 1, 1, 0, 0, 0, 0}, ethernet(ethIPv4, nil, segment4)...))), tunnel: "192.0.2.2"},
+		{name: "GENEVE with IP", link: LinkRaw, data: ip4(17, "192.0.2.1", "192.0.2.2", udp(6081, append([]byte{0, 0, 0x86, 0xdd, 0, 0, 5, 0}, segment6...))), tunnel: "192.0.2.2"},
+		{name: "PPTP", link: LinkRaw, data: ip4(47, "192.0.2.1", "192.0.2.2", append([]byte{0x30, 1, 0x88, 0x0b, 0, 0, 0, 0, 0, 0, 0, 0}, segment4...)), want: NotTCP},
+		{name: "GRE that is longer than its packet", link: LinkRaw, data: ip4(47, "192.0.2.1", "192.0.2.2", []byte{0x20, 0, 8, 0}), want: Malformed},
 		{name: "larger than the field can say", link: LinkRaw, data: offload},
 		{name: "ARP", link: LinkEthernet, data: ethernet(0x0806, nil, make([]byte, 28)), want: NotIP},
 		{name: "UDP", link: LinkRaw, data: ip4(17, "10.0.0.1", "10.0.0.2", make([]byte, 20)), want: NotTCP},
@@ -528,6 +549,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add(uint16(1), ethernet(ethIPv6, []uint16{4}, ip6(43, "fc00::1", "fc00:9::", srh(41, []string{"fc00:9::", "fc00:1:1::"}, segment6))))
 	f.Add(uint16(101), segment4)
 	f.Add(uint16(276), make([]byte, 60))
+	f.Add(uint16(101), ip4(17, "192.0.2.1", "192.0.2.2", udp(4789, append([]byte{8, 0, 0, 0, 0, 0, 5, 0}, ethernet(ethIPv6, nil, segment6)...))))
+	f.Add(uint16(101), ip6(47, "fc00::1", "fc00::2", append([]byte{0xb0, 0, 0x86, 0xdd, 1, 2, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1}, segment6...)))
 	f.Fuzz(func(t *testing.T, link uint16, b []byte) {
 		var s Segment
 		p := Packet{Data: b, Length: len(b) + 40, Link: LinkType(link)}

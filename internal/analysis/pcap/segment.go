@@ -100,20 +100,20 @@ func (v Verdict) String() string {
 const maxHeaders = 24
 
 // Decode finds the TCP segment in a packet: behind the link-layer header, VLAN tags, MPLS labels,
-// PPPoE and IPv6 extension headers, and in tunnels (IP in IP, SRv6). It sets s only if it returns
-// TCP.
+// PPPoE and IPv6 extension headers, and in tunnels (IP in IP, SRv6, GRE, ERSPAN, VXLAN, GENEVE). It
+// sets s only if it returns TCP.
 func Decode(p *Packet, s *Segment) Verdict {
 	f := frame{b: p.Data, rest: p.Length, direction: p.Direction, bigEndian: p.bigEndian, link: p.Link}
 	if v := f.network(); v != TCP {
 		return v
 	}
-	d := decoder{b: f.b, rest: f.rest}
+	d := decoder{b: f.b, rest: f.rest, vlan: f.vlan}
 	if v := d.ip(f.kind == ethIPv6); v != TCP {
 		return v
 	}
 	v := d.tcp(s)
 	if v == TCP {
-		s.At, s.Number, s.Interface, s.Direction, s.Index, s.VLAN = p.At, p.Number, p.Interface, f.direction, f.index, f.vlan
+		s.At, s.Number, s.Interface, s.Direction, s.Index, s.VLAN = p.At, p.Number, p.Interface, f.direction, f.index, d.vlan
 	}
 	return v
 }
@@ -129,6 +129,7 @@ type decoder struct {
 	sid    [16]byte // the last one of a segment routing header
 	routed bool
 	tunnel [16]byte
+	vlan   uint32
 }
 
 func (d *decoder) skip(n int) {
@@ -164,7 +165,9 @@ func (d *decoder) ip(six bool) Verdict {
 		case 41:
 			six = true
 		default:
-			return NotTCP
+			if six, v = d.encapsulated(next); v != TCP {
+				return v
+			}
 		}
 	}
 	return Malformed

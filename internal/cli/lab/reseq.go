@@ -44,7 +44,8 @@ func (a *app) reseqCommand() *cobra.Command {
 and 1) and TCP connections in them. It reports the subflows and what each carried, retransmissions, reinjections,
 resequencing delay, burst lengths and reorder-buffer occupancy. Several files are read as one capture, merged by
 their timestamps: one for each path, or one for each side; - is standard input. Capture at the receiver; the first 200 bytes of each
-packet are enough, whole packets are needed to verify DSS checksums. Packets inside SRv6 and IP in IP are decoded.
+packet are enough, whole packets are needed to verify DSS checksums. Packets inside SRv6, IP in IP,
+GRE, ERSPAN, VXLAN and GENEVE are decoded.
 
 What a capture lacks (its start, packets, options) is listed under "missed"; the rest is reported nevertheless.`,
 		Example: `  tabane reseq client.pcap
