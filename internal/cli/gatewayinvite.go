@@ -141,7 +141,7 @@ func (a *App) gatewayInvite(ctx context.Context, r role.Descriptor, f *setupFlag
 	if why := h.WithoutIPv6(); why != "" {
 		steps = append(steps, "("+notCarried(why)+")")
 	}
-	if ok, err := a.confirm(f, what, steps); !ok {
+	if ok, err := a.confirm(ctx, f, what, steps); !ok {
 		return err
 	}
 	ctx, stop := untilHangup(ctx)

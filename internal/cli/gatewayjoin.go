@@ -128,7 +128,7 @@ func (f *setupFlags) find(what string) (*setup.Host, setup.Files, error) {
 }
 
 // confirm prints steps and asks. It reports false without an error for a dry run.
-func (a *App) confirm(f *setupFlags, what string, lines []string) (bool, error) {
+func (a *App) confirm(ctx context.Context, f *setupFlags, what string, lines []string) (bool, error) {
 	fmt.Fprintln(a.Out, "This will:")
 	for _, l := range lines {
 		fmt.Fprintln(a.Out, "  "+l)
@@ -140,7 +140,11 @@ func (a *App) confirm(f *setupFlags, what string, lines []string) (bool, error) 
 		return true, nil
 	}
 	fmt.Fprint(a.Out, "Go on? [y/N] ")
-	answer, err := readLine(os.Stdin)
+	answer, err := readLine(ctx, os.Stdin)
+	if errors.Is(err, ErrInterrupted) {
+		fmt.Fprintln(a.Out)
+		return false, &Failure{What: what, Why: err, Do: "nothing was changed"}
+	}
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer == "y" || answer == "yes" {
 		return true, nil
 	}
@@ -154,8 +158,27 @@ func (a *App) confirm(f *setupFlags, what string, lines []string) (bool, error) 
 const maxLine = 1024
 
 // readLine reads one line, and nothing after it: the next question reads on from there. The error
-// is io.EOF where the input ends before the line does.
-func readLine(r io.Reader) (string, error) {
+// is io.EOF where the input ends before the line does, and ErrInterrupted where ctx does. A read
+// that waits then is left behind, because a terminal does not support deadlines.
+func readLine(ctx context.Context, r io.Reader) (string, error) {
+	type result struct {
+		line string
+		err  error
+	}
+	read := make(chan result, 1)
+	go func() {
+		line, err := nextLine(r)
+		read <- result{line, err}
+	}()
+	select {
+	case got := <-read:
+		return got.line, got.err
+	case <-ctx.Done():
+		return "", ErrInterrupted
+	}
+}
+
+func nextLine(r io.Reader) (string, error) {
 	var line []byte
 	b := make([]byte, 1)
 	for len(line) < maxLine {
@@ -174,14 +197,17 @@ func readLine(r io.Reader) (string, error) {
 
 // invitation returns the line of an invitation: the argument, or what is pasted. An argument is
 // shown by ps and kept by the shell's history.
-func (a *App) invitation(args []string) (join.Invitation, error) {
+func (a *App) invitation(ctx context.Context, args []string) (join.Invitation, error) {
 	if len(args) > 0 {
 		return join.Parse(args[0])
 	}
 	fmt.Fprint(a.Out, "Paste the line that tabane gateway init --vps printed: ")
-	line, err := readLine(os.Stdin)
+	line, err := readLine(ctx, os.Stdin)
 	if err != nil {
 		fmt.Fprintln(a.Out)
+	}
+	if errors.Is(err, ErrInterrupted) {
+		return join.Invitation{}, err
 	}
 	if err != nil && (!errors.Is(err, io.EOF) || line == "") {
 		return join.Invitation{}, fmt.Errorf("read invitation from standard input: %w; paste the line, or give it as an argument", err)
@@ -327,7 +353,7 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if h.Filtered {
 		lines = append(lines, fmt.Sprintf("(its firewall drops packets of a gateway: port %d is opened while this command runs)", joinPort))
 	}
-	if ok, err := a.confirm(f, what, lines); !ok {
+	if ok, err := a.confirm(ctx, f, what, lines); !ok {
 		return err
 	}
 	ctx, stop := untilHangup(ctx)
@@ -500,7 +526,7 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if err != nil {
 		return err
 	}
-	invitation, err := a.invitation(args)
+	invitation, err := a.invitation(ctx, args)
 	if err != nil {
 		return &Failure{What: what, Why: err}
 	}
@@ -522,7 +548,7 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	} else {
 		lines = append(lines, "(the VPS gives the addresses of the tunnel; without IPv6 there, that is left out, and goes on over the lines without the tunnel)")
 	}
-	if ok, err := a.confirm(f, what, lines); !ok {
+	if ok, err := a.confirm(ctx, f, what, lines); !ok {
 		return err
 	}
 	at, err := tunnelPort(what)
@@ -769,7 +795,7 @@ parameters that nobody has changed since. A file that was edited is kept as FILE
 			for i := len(steps) - 1; i >= 0; i-- {
 				lines = append(lines, steps[i].Undo())
 			}
-			if ok, err := a.confirm(&f, what, lines); !ok {
+			if ok, err := a.confirm(c.Context(), &f, what, lines); !ok {
 				return err
 			}
 			kept, err := record.UndoAll(c.Context())

@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tabane/tabane/internal/cli/setup"
@@ -61,4 +63,30 @@ func TestInvitationExpires(t *testing.T) {
 	if _, err := exchange(ctx, invitation, own, join.Request{Name: "late"}); !errors.Is(err, ErrInterrupted) {
 		t.Errorf("after its end: %v", err)
 	}
+}
+
+// TestInterruptedQuestion: a question ends with the command that asks it, without an answer.
+func TestInterruptedQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		terminal, typed := io.Pipe()
+		asked := make(chan error, 1)
+		go func() {
+			_, err := readLine(ctx, terminal)
+			asked <- err
+		}()
+		synctest.Wait()
+		stop()
+		synctest.Wait()
+		select {
+		case err := <-asked:
+			if !errors.Is(err, ErrInterrupted) {
+				t.Errorf("got %v", err)
+			}
+		default:
+			t.Error("it still waits for an answer")
+		}
+		_ = typed.Close()
+		synctest.Wait()
+	})
 }
