@@ -39,7 +39,8 @@ type ModeResult struct {
 	// Ratio is that to the first mode; Known is false for the first mode and for too few trials.
 	Ratio stat.MedianRatio
 	Known bool
-	// Corrected is the p-value after Holm's correction.
+	// Corrected is the p-value after Holm's correction for the modes that are judged; that of a
+	// yardstick is not corrected.
 	Corrected float64
 	Verdict   Verdict
 	// Idle, LoadedP50 and LoadedP95 are medians over the trials in seconds, RPM in 1/min; 0 if
@@ -98,18 +99,20 @@ func Analyze(p Plan, rows []Row) (Analysis, error) {
 			}
 		}
 		if i > 0 {
-			parsed, err := measure.ParseMode(name)
+			judged, err := judged(name)
 			if err != nil {
 				return Analysis{}, fmt.Errorf("analyze measurement: %w", err)
 			}
-			if m.Verdict = TooFew; parsed.Parallel() {
+			if m.Verdict = TooFew; !judged {
 				m.Verdict = Yardstick
 			}
 			m.Ratio, err = p.ratio(m.Goodputs, goodputs(blocks, 0), p.level())
 			switch {
 			case err == nil:
-				m.Known = true
-				family, ps = append(family, i), append(ps, m.Ratio.P)
+				m.Known, m.Corrected = true, m.Ratio.P
+				if judged {
+					family, ps = append(family, i), append(ps, m.Ratio.P)
+				}
 			case !errors.Is(err, stat.ErrTooFew):
 				return Analysis{}, fmt.Errorf("analyze mode %q: %w", name, err)
 			}
@@ -123,12 +126,16 @@ func Analyze(p Plan, rows []Row) (Analysis, error) {
 	for j, i := range family {
 		m := &a.Modes[i]
 		m.Corrected = corrected[j]
-		if m.Verdict != Yardstick {
-			m.Verdict = judge(m.Ratio, m.Corrected)
-		}
+		m.Verdict = judge(m.Ratio, m.Corrected)
 	}
 	a.Best = a.best()
 	return a, nil
+}
+
+// judged reports whether there are verdicts about a mode: not about several TCP connections.
+func judged(mode string) (bool, error) {
+	m, err := measure.ParseMode(mode)
+	return err == nil && !m.Parallel(), err
 }
 
 func goodputs(blocks [][]Row, mode int) []float64 {
@@ -151,20 +158,26 @@ func (p Plan) ratio(b, a []float64, level float64) (stat.MedianRatio, error) {
 func inside(r stat.MedianRatio) bool  { return r.Low >= 1-Margin && r.High <= 1+Margin }
 func outside(r stat.MedianRatio) bool { return r.Low > 1+Margin || r.High < 1-Margin }
 
-// decided reports whether no further trials are needed: each mode is inside or outside of the
-// margin.
+// decided reports whether no further trials are needed: each mode that is judged is inside or
+// outside of the margin.
 func (p Plan) decided(rows []Row) bool {
 	blocks := p.Complete(rows)
 	first := goodputs(blocks, 0)
-	// The level is shared by the modes, as Holm's correction does in the worst case.
-	level := 1 - (1-interim)/float64(len(p.Modes)-1)
+	var family []int
 	for i := 1; i < len(p.Modes); i++ {
+		if ok, err := judged(p.Modes[i]); ok || err != nil {
+			family = append(family, i)
+		}
+	}
+	// The level is shared by the modes, as Holm's correction does in the worst case.
+	level := 1 - (1-interim)/float64(len(family))
+	for _, i := range family {
 		r, err := p.ratio(goodputs(blocks, i), first, level)
 		if err != nil || !inside(r) && !outside(r) {
 			return false
 		}
 	}
-	return true
+	return len(family) > 0
 }
 
 // changes describes what differs between the trials' conditions.

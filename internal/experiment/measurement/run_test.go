@@ -631,6 +631,30 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// TestYardstick: several TCP connections, about which there is no verdict, neither make that of
+// another mode harder nor keep a run from its end.
+func TestYardstick(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	p := plan(8, "tcp", "multipath", "parallel:3", "parallel:6")
+	p.Whole = false
+	rows := simulated(p, []float64{1, 1.9, 1, 1.05}, 0.01, 0.02, r)
+	a, err := Analyze(p, rows[:4*6])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := a.Modes[1]; m.Verdict != Better || m.Corrected != m.Ratio.P {
+		t.Errorf("of 6 blocks, multipath is %q, with p %v, corrected %v", m.Words(), m.Ratio.P, m.Corrected)
+	}
+	for _, m := range a.Modes[2:] {
+		if m.Verdict != Yardstick || m.Corrected != m.Ratio.P {
+			t.Errorf("mode %q is %q, with p %v, corrected %v", m.Mode, m.Words(), m.Ratio.P, m.Corrected)
+		}
+	}
+	if !p.decided(rows) {
+		t.Error("after 8 blocks the run goes on")
+	}
+}
+
 // interval returns a ratio whose test agrees with its interval.
 func interval(value, low, high float64) stat.MedianRatio {
 	r := stat.MedianRatio{Ratio: stat.Ratio{Value: value, Low: low, High: high}, P: 0.5}

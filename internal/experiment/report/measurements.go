@@ -422,7 +422,7 @@ func sizes(ratios []float64) string {
 func (m Measurements) pageTable() *pageTable {
 	t := &pageTable{
 		Caption: "Ratios are to the first mode of the network: the median of those within blocks, with an interval of 95 % by order statistics, which holds for all distributions; " +
-			"or the geometric mean of those of pairs in one connection, by Student's t. p is of Wilcoxon's signed-rank test, or of the t-test, with Holm's correction for the modes of the network. " +
+			"or the geometric mean of those of pairs in one connection, by Student's t. p is of Wilcoxon's signed-rank test, or of the t-test, with Holm's correction for the modes of the network that are judged. " +
 			"A difference does not matter if the whole interval is within ±5 %, and is otherwise better or worse if the interval excludes 1 and p is at most 0.05. " +
 			"Several TCP connections are a yardstick, as in Fig. 14 of paper A: the client opens them, and no verdict is about them.",
 		Columns: []pageColumn{{Title: "Network", keep: true}, {Title: "Mode", keep: true}, {"Trials", true, true}, {"Median, Mbit/s", true, true}, {"Quartiles", true, true}, {"Ratio", true, true}, {"95 % interval", true, true}, {"p, Holm", true, true}, {Title: "Verdict", keep: true}},
