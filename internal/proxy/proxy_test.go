@@ -25,6 +25,7 @@ import (
 
 	"github.com/tabane/tabane/internal/kernel/handover"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/proxy/choice"
 	"github.com/tabane/tabane/internal/proxy/header"
 	"github.com/tabane/tabane/internal/proxy/relay"
 )
@@ -794,5 +795,59 @@ func TestWithoutMultipath(t *testing.T) {
 		if err := p.close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestLateAddress: an address of a name that does not answer costs one connection the delay of the
+// next attempt, and not each that follows for a while.
+func TestLateAddress(t *testing.T) {
+	silent, err := relay.OpenSocket(relay.SocketOptions{At: netip.MustParseAddrPort("127.0.0.2:0")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(silent)
+	dead := relay.LocalAddress(silent)
+	if err := unix.Listen(silent, 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // they fill its queue, and further SYNs are dropped
+		c, err := net.DialTimeout("tcp", dead.String(), time.Second)
+		if err == nil {
+			defer c.Close()
+		}
+	}
+	alive, err := net.Listen("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), dead.Port()).String())
+	if err != nil {
+		t.Skip(err) // another program has the port
+	}
+	defer alive.Close()
+	go func() {
+		for {
+			c, err := alive.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("x"))
+			_ = c.Close()
+		}
+	}()
+	at, both := free(t), []netip.Addr{dead.Addr(), netip.MustParseAddr("127.0.0.3")}
+	p := run(t, Options{
+		Config: Config{Listeners: []Listener{forward(t, "tcp://"+at, fmt.Sprintf("tcp://two.test:%d", dead.Port()))}}, Log: quiet,
+		lookup: func(context.Context, string, string) ([]netip.Addr, error) {
+			return both, nil
+		},
+	})
+	for range 3 {
+		if got, err := io.ReadAll(dial(t, at)); err != nil || string(got) != "x" {
+			t.Fatalf("got %q, %v", got, err)
+		}
+	}
+	p.router.mu.Lock()
+	defer p.router.mu.Unlock()
+	now := p.router.ordered(both, dead.Port(), time.Now())
+	later := p.router.ordered(both, dead.Port(), time.Now().Add(choice.Late))
+	if len(now) != 2 || now[1] != dead.Addr() || later[0] != dead.Addr() {
+		t.Errorf("the order is %v, and later %v", now, later)
 	}
 }

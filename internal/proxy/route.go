@@ -90,8 +90,9 @@ type router struct {
 	asking    map[netip.Addr]int // names that are asked for, by the client
 	names     map[string]*name
 	waiting   int
-	upstreams []*upstream // never shrinks; targets have indices
-	fallback  choice.Memory
+	upstreams []*upstream             // never shrinks; targets have indices
+	fallback  choice.Memory           // without MPTCP
+	late      choice.Memory           // did not answer before another address of the plan
 	ports     map[uint16][]netip.Addr // where the proxy itself listens
 	counts    transports
 }
@@ -240,7 +241,7 @@ func (r *router) toUpstreams(s *served, again func()) (plan relay.Plan, ok bool)
 			}
 		}
 		before := len(plan.Targets)
-		for _, a := range choice.Interleave(addresses) {
+		for _, a := range r.ordered(addresses, u.at.Port, now) {
 			if err := r.check(netip.AddrPortFrom(a, u.at.Port)); err != nil {
 				last = err
 				continue
@@ -267,6 +268,22 @@ func (r *router) toUpstreams(s *served, again func()) (plan relay.Plan, ok bool)
 	return plan, true
 }
 
+// ordered returns the addresses of a name in the order in which they are tried: the families
+// alternate, and those that did not answer in time follow the others.
+func (r *router) ordered(addresses []netip.Addr, port uint16, now time.Time) []netip.Addr {
+	list := choice.Interleave(addresses)
+	slices.SortStableFunc(list, func(a, b netip.Addr) int {
+		late := func(a netip.Addr) int {
+			if r.late.Has(netip.AddrPortFrom(a.Unmap(), port), now) {
+				return 1
+			}
+			return 0
+		}
+		return late(a) - late(b)
+	})
+	return list
+}
+
 // toAddresses returns the addresses that a client may be connected to. Only a client of this host
 // is connected to loopback, and what a PROXY header says of the client cannot make it one.
 func (r *router) toAddresses(q relay.Query, addresses []netip.Addr, port uint16) relay.Plan {
@@ -274,7 +291,7 @@ func (r *router) toAddresses(q relay.Query, addresses []netip.Addr, port uint16)
 	local := q.Peer.Addr().IsLoopback() && q.Client.Addr().IsLoopback()
 	var plan relay.Plan
 	var refused error
-	for _, a := range choice.Interleave(addresses) {
+	for _, a := range r.ordered(addresses, port, r.now()) {
 		a = a.Unmap()
 		to := netip.AddrPortFrom(a, port)
 		err := r.check(to)
@@ -473,10 +490,16 @@ func (r *router) Tried(o relay.Outcome) {
 		}
 		return
 	}
+	for _, late := range o.Late {
+		if r.late.Remember(late, r.now(), choice.Late) && u != nil {
+			r.log.Info("address of an upstream does not answer in time, others are tried first for a while", "upstream", u.at, "address", late, "for", choice.Late)
+		}
+	}
+	r.late.Forget(o.Target.Address)
 	switch {
 	case o.Fallback, o.Silent:
 		r.counts.Fallback++
-		if r.fallback.Remember(o.Target.Address, r.now()) {
+		if r.fallback.Remember(o.Target.Address, r.now(), choice.Remembered) {
 			reason := "it answers without MPTCP"
 			if o.Silent {
 				reason = "it does not answer to MPTCP"

@@ -101,17 +101,20 @@ func Order(list []Upstream, now time.Time) []int {
 const (
 	// Remembered is how long a destination without MPTCP is connected by TCP alone.
 	Remembered = 10 * time.Minute
+	// Late is how long an address that did not answer in time is tried after the others of a name.
+	Late = time.Minute
 	// maxRemembered bounds the destinations of a Memory. The one that ends first makes room.
 	maxRemembered = 4096
 )
 
-// Memory has the destinations that answered without MPTCP. It is not safe for concurrent use.
+// Memory has destinations of which something is known for a time: that they answered without MPTCP,
+// or late. It is not safe for concurrent use.
 type Memory struct {
 	until map[netip.AddrPort]time.Time
 }
 
-// Remember records at now that a destination has no MPTCP; it reports whether that is new.
-func (m *Memory) Remember(d netip.AddrPort, now time.Time) (fresh bool) {
+// Remember records a destination at now, for a time; it reports whether that is new.
+func (m *Memory) Remember(d netip.AddrPort, now time.Time, keep time.Duration) (fresh bool) {
 	if m.until == nil {
 		m.until = map[netip.AddrPort]time.Time{}
 	}
@@ -119,7 +122,7 @@ func (m *Memory) Remember(d netip.AddrPort, now time.Time) (fresh bool) {
 	if _, ok := m.until[d]; !ok && len(m.until) >= maxRemembered {
 		m.makeRoom(now)
 	}
-	m.until[d] = now.Add(Remembered)
+	m.until[d] = now.Add(keep)
 	return fresh
 }
 
@@ -138,7 +141,10 @@ func (m *Memory) makeRoom(now time.Time) {
 	}
 }
 
-// Has reports whether a destination is known to have no MPTCP at now.
+// Forget forgets a destination.
+func (m *Memory) Forget(d netip.AddrPort) { delete(m.until, d) }
+
+// Has reports whether a destination is remembered at now.
 func (m *Memory) Has(d netip.AddrPort, now time.Time) bool {
 	until, ok := m.until[d]
 	if ok && !now.Before(until) {

@@ -54,15 +54,19 @@ func TestMemory(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var m Memory
 	d := netip.MustParseAddrPort("192.0.2.1:80")
-	if m.Has(d, now) || !m.Remember(d, now) || m.Remember(d, now) || !m.Has(d, now.Add(Remembered-1)) {
+	if m.Has(d, now) || !m.Remember(d, now, Remembered) || m.Remember(d, now, Remembered) || !m.Has(d, now.Add(Remembered-1)) {
 		t.Error("a destination is not remembered, or is new twice")
 	}
 	if m.Has(d, now.Add(Remembered)) {
 		t.Error("a destination is remembered for too long")
 	}
+	m.Remember(d, now, Late)
+	if m.Forget(d); m.Has(d, now) {
+		t.Error("a destination is not forgotten")
+	}
 	for i := range maxRemembered + 10 {
 		a := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)
-		m.Remember(a, now.Add(time.Duration(i)))
+		m.Remember(a, now.Add(time.Duration(i)), Remembered)
 		if !m.Has(a, now) {
 			t.Fatalf("destination %d is not remembered", i)
 		}

@@ -568,10 +568,14 @@ func (l *loop) attempted(c *connection, i int, events uint32) {
 	o := Outcome{Target: t}
 	if t.Multipath {
 		o.Fallback = !multipath(fd)
-	} else {
-		for j := range i {
-			other := &c.plan.Targets[j]
-			o.Silent = o.Silent || other.Multipath && other.Address == t.Address && c.dial.fds[j] != 0
+	}
+	for j := range i {
+		switch other := &c.plan.Targets[j]; {
+		case c.dial.fds[j] == 0: // it has failed
+		case other.Address != t.Address:
+			o.Late = append(o.Late, other.Address)
+		case other.Multipath && !t.Multipath:
+			o.Silent = true
 		}
 	}
 	l.closeAttempts(c, i)

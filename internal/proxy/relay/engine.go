@@ -85,6 +85,8 @@ type Outcome struct {
 	// Fallback: the target was asked for MPTCP, and answered with TCP. Silent: it did not answer to
 	// MPTCP within the delay, and did to TCP.
 	Fallback, Silent bool
+	// Late are the addresses that were tried before this one and have not answered yet.
+	Late []netip.AddrPort
 }
 
 // ServiceOptions describe a Service.
