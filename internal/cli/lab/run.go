@@ -79,7 +79,7 @@ interrupted run removes everything it created.`,
 	flags.StringVar(&f.out, "out", "", "`directory` for the result (default out/NAME); an earlier result in it is replaced")
 	flags.IntVar(&f.trials, "trials", 0, "trials of each cell (default: those of the scenario, 1 with --quick)")
 	flags.IntVar(&f.sessions, "sessions", 0, "tasks on web pages that each trial plays at the same time (default: those of the scenario)")
-	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
+	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look: some expectations need a full run")
 	flags.BoolVar(&f.keep, "keep", false, "leave the labs up afterwards")
 	flags.StringVar(&f.routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded, frr, or embedded,frr to compare them in scenarios of kind routes")
 	flags.IntVar(&f.jobs, "jobs", 0, "labs that run in parallel (default: one for each case, at most four for each processor; more where all links are slow)")
@@ -160,6 +160,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	fmt.Fprintf(a.Out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
 	if !o.lab.Holds() {
+		a.noteQuick(f.quick)
 		return cli.ErrUnmet
 	}
 	return nil

@@ -86,7 +86,7 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 	flags := c.Flags()
 	flags.StringVar(&f.out, "out", "", "`directory` for the result (default out/sim-NAME); an earlier result in it is replaced")
 	flags.IntVar(&f.trials, "trials", 0, "trials of each cell (default: those of the scenario, 1 with --quick)")
-	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
+	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look: some expectations need a full run")
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "seed of the first trial; each further one has the next")
 	flags.IntVar(&f.jobs, "jobs", 0, "number of parallel simulations (default: number of processors)")
 	flags.StringVar(&f.pcap, "pcap", "", "write a capture at the client, of the first trial, to this `file`; needs --case, --traffic and --transport of one cell")
@@ -213,9 +213,17 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	}
 	fmt.Fprintf(a.Out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
 	if !r.Holds() {
+		a.noteQuick(f.quick)
 		return cli.ErrUnmet
 	}
 	return nil
+}
+
+// noteQuick says what a quick pass in which an expectation failed does not show.
+func (a *app) noteQuick(quick bool) {
+	if quick {
+		fmt.Fprintln(a.Out, "what fails in a quick pass may hold in a full one: run it without --quick")
+	}
 }
 
 // simulation simulates a scenario and writes the report, without printing a table.
