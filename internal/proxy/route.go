@@ -36,8 +36,10 @@ const (
 	// maxClientLookups bounds the names that are asked for at a time for the requests of one
 	// client.
 	maxClientLookups = maxLookups / 2
-	// maxAddresses bounds the addresses of a name that are tried.
+	// maxAddresses bounds the addresses of a name that a connection tries, and maxKnown those that
+	// are known.
 	maxAddresses = 4
+	maxKnown     = 64
 	// silentDelay is the time without an answer to MPTCP after which TCP is tried as well, in units
 	// of the engine's delay of 250 ms: some networks drop segments with options that they do not
 	// know.
@@ -242,6 +244,9 @@ func (r *router) toUpstreams(s *served, again func()) (plan relay.Plan, ok bool)
 		}
 		before := len(plan.Targets)
 		for _, a := range r.ordered(addresses, u.at.Port, now) {
+			if len(plan.Targets)-before == maxAddresses {
+				break
+			}
 			if err := r.check(netip.AddrPortFrom(a, u.at.Port)); err != nil {
 				last = err
 				continue
@@ -269,7 +274,7 @@ func (r *router) toUpstreams(s *served, again func()) (plan relay.Plan, ok bool)
 }
 
 // ordered returns the addresses of a name in the order in which they are tried: the families
-// alternate, and those that did not answer in time follow the others.
+// alternate, and those that failed or did not answer in time follow the others.
 func (r *router) ordered(addresses []netip.Addr, port uint16, now time.Time) []netip.Addr {
 	list := choice.Interleave(addresses)
 	slices.SortStableFunc(list, func(a, b netip.Addr) int {
@@ -441,8 +446,8 @@ func (r *router) ask(host string, client netip.Addr, n *name) {
 			r.log.Warn("upstream is not resolved, its last addresses are used", "err", err, "at_most", nameStale)
 		}
 	} else {
-		if len(list) > maxAddresses {
-			list = choice.Interleave(list)[:maxAddresses]
+		if len(list) > maxKnown {
+			list = choice.Interleave(list)[:maxKnown]
 		}
 		n.addresses, n.answered = list, n.asked
 	}
@@ -487,6 +492,7 @@ func (r *router) Tried(o relay.Outcome) {
 		// Whether an address that was asked for MPTCP answers is known when it was asked for TCP.
 		if u != nil && !o.Target.Multipath {
 			r.failed(u, fmt.Errorf("connect to %v: %w", o.Target.Address, o.Err))
+			r.late.Remember(o.Target.Address, r.now(), choice.Late)
 		}
 		return
 	}

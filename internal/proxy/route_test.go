@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -202,4 +203,39 @@ func TestResolverFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestManyAddresses: where the addresses of an upstream that were tried failed, the next connection
+// tries others of its name.
+func TestManyAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(quiet, nil)
+		r.lookup = func(context.Context, string, string) (list []netip.Addr, err error) {
+			for i := range byte(6) {
+				list = append(list, netip.AddrFrom4([4]byte{192, 0, 2, i}))
+			}
+			return list, nil
+		}
+		s := r.serve(forward(t, "tcp://127.0.0.1:1", "tcp://many.test:80"))
+		q := relay.Query{Service: &relay.Service{ServiceOptions: relay.ServiceOptions{Tag: s}}}
+		targets := func() (plan relay.Plan) {
+			if p, ok := r.Route(q, func(p relay.Plan) { plan = p }); ok {
+				return p
+			}
+			synctest.Wait()
+			return plan
+		}
+		first := targets().Targets
+		for _, failed := range first {
+			r.Tried(relay.Outcome{Target: failed, Err: syscall.ETIMEDOUT})
+		}
+		next := targets().Targets
+		if len(first) != maxAddresses || len(next) != maxAddresses || next[0].Address.Addr() != netip.MustParseAddr("192.0.2.4") || next[1].Address.Addr() != netip.MustParseAddr("192.0.2.5") {
+			t.Fatalf("first %+v, then %+v", first, next)
+		}
+		r.Tried(relay.Outcome{Target: first[0]})
+		if again := targets().Targets; again[0] != first[0] {
+			t.Errorf("after an address answered again, %+v", again)
+		}
+	})
 }

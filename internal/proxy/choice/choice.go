@@ -101,14 +101,15 @@ func Order(list []Upstream, now time.Time) []int {
 const (
 	// Remembered is how long a destination without MPTCP is connected by TCP alone.
 	Remembered = 10 * time.Minute
-	// Late is how long an address that did not answer in time is tried after the others of a name.
+	// Late is how long an address that failed or did not answer in time is tried after the others of a
+	// name.
 	Late = time.Minute
 	// maxRemembered bounds the destinations of a Memory. The one that ends first makes room.
 	maxRemembered = 4096
 )
 
 // Memory has destinations of which something is known for a time: that they answered without MPTCP,
-// or late. It is not safe for concurrent use.
+// late, or not at all. It is not safe for concurrent use.
 type Memory struct {
 	until map[netip.AddrPort]time.Time
 }
