@@ -67,6 +67,9 @@ type Measured struct {
 	// is reached over it.
 	Name, Interface string
 	Remote          netip.AddrPort
+	// Local is the address of this gateway that messages of the path have, invalid if it is the one
+	// that the kernel selects.
+	Local netip.Addr
 	// Port is the one on this host that messages of the path have.
 	Port uint16
 	// Seen is where the peer sees this gateway, if it has said.

@@ -592,6 +592,9 @@ func (p *Plane) find(r *peer, devices devices) {
 		if err == nil {
 			set(hop)
 		}
+		if c.Local.IsValid() {
+			source = c.Local
+		}
 		switch r.conf.Mode {
 		case dataplane.Unsealed, dataplane.NAT:
 			switch {

@@ -138,7 +138,7 @@ func BenchmarkStranger(b *testing.B) {
 	message[0] = 1
 	b.ReportAllocs()
 	for b.Loop() {
-		p.checkHandshake(nil, message, netip.AddrPort{})
+		p.checkHandshake(nil, message, netip.AddrPort{}, netip.Addr{})
 	}
 }
 

@@ -29,12 +29,13 @@ const (
 	staleTries, stalePause, maxStale = 3, time.Second, 4096
 )
 
-// handshakeMessage is an initiation or response that waits for the exchange of keys. peer is whom a
-// response is from.
+// handshakeMessage is an initiation or response that waits for the exchange of keys. to is the
+// address of this gateway that it was sent to, peer whom a response is from.
 type handshakeMessage struct {
 	line    *line
 	message []byte
 	from    netip.AddrPort
+	to      netip.Addr
 	peer    *peer
 }
 

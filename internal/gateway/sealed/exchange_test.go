@@ -218,10 +218,10 @@ func TestResponsesUnderFloods(t *testing.T) {
 		forged := make([]byte, handshake.ResponseLen-32)
 		rand.Read(forged[16:])
 		copy(forged, response[:12]) // type and both indices
-		p.checkHandshake(l, addressed(own.Public(), forged), from)
+		p.checkHandshake(l, addressed(own.Public(), forged), from, netip.Addr{})
 		unknown := append([]byte(nil), forged...)
 		binary.BigEndian.PutUint32(unknown[8:], binary.BigEndian.Uint32(forged[8:])+1)
-		p.checkHandshake(l, addressed(own.Public(), unknown), from)
+		p.checkHandshake(l, addressed(own.Public(), unknown), from, netip.Addr{})
 	}
 	if n := len(p.exchanges.responses); n > maxResponses {
 		t.Errorf("%d responses wait", n)
@@ -229,7 +229,7 @@ func TestResponsesUnderFloods(t *testing.T) {
 	for h, any := p.exchanges.pop(); any; h, any = p.exchanges.pop() {
 		p.exchange(h)
 	}
-	p.checkHandshake(l, response, from)
+	p.checkHandshake(l, response, from, netip.Addr{})
 	h, any := p.exchanges.pop()
 	if !any || p.complete(h) != nil || known.session.sending == nil {
 		t.Errorf("no session: %v", p.Status().Dropped)

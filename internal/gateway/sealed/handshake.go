@@ -31,23 +31,24 @@ const (
 )
 
 // checkHandshake checks a handshake message, which costs one hash if its sender does not know the
-// public key. It returns false and the reason if the message is not for this gateway.
-func (p *Plane) checkHandshake(l *line, m []byte, from netip.AddrPort) (addressed bool, drop reason) {
+// public key. It returns false and the reason if the message is not for this gateway. to is the
+// address of this gateway that it was sent to, from which it is answered.
+func (p *Plane) checkHandshake(l *line, m []byte, from netip.AddrPort, to netip.Addr) (addressed bool, drop reason) {
 	if tunnel.Type(m[0]) == tunnel.Cookie {
 		if len(m) != handshake.CookieLen {
 			return false, dropTruncated
 		}
-		return p.cookie(l, m, from), dropHandshake
+		return p.cookie(l, m, from, to), dropHandshake
 	}
 	guard := p.guard.Load()
 	switch {
 	case guard == nil:
 	case tunnel.Type(m[0]) == tunnel.Initiation:
-		return p.checkInitiation(guard, l, m, from), dropStranger
+		return p.checkInitiation(guard, l, m, from, to), dropStranger
 	case !guard.Addressed(m):
 		return false, dropStranger
 	default:
-		p.checkResponse(l, m, from)
+		p.checkResponse(l, m, from, to)
 	}
 	return true, 0
 }
@@ -55,8 +56,8 @@ func (p *Plane) checkHandshake(l *line, m []byte, from netip.AddrPort) (addresse
 // checkInitiation queues an initiation if its sender may have an exchange of keys, and answers it
 // with a cookie if the sender has to prove its address. It returns false if it is not for this
 // gateway.
-func (p *Plane) checkInitiation(guard *handshake.Guard, l *line, m []byte, from netip.AddrPort) bool {
-	verdict, reply, err := p.judge(guard, l, m, from)
+func (p *Plane) checkInitiation(guard *handshake.Guard, l *line, m []byte, from netip.AddrPort, to netip.Addr) bool {
+	verdict, reply, err := p.judge(guard, l, m, from, to)
 	switch {
 	case err != nil:
 		p.log.Error("check handshake", "error", err)
@@ -64,7 +65,7 @@ func (p *Plane) checkInitiation(guard *handshake.Guard, l *line, m []byte, from 
 		return false
 	case verdict == handshake.Unproven:
 		p.counts.drop(dropBusy, 1)
-		l.send([]udp.Datagram{{Data: reply, To: from}})
+		l.send([]udp.Datagram{{Data: reply, To: from, From: to}})
 	case verdict == handshake.Excessive:
 		p.counts.drop(dropBusy, 1)
 	}
@@ -72,7 +73,7 @@ func (p *Plane) checkInitiation(guard *handshake.Guard, l *line, m []byte, from 
 }
 
 // judge judges an initiation, and queues it if it is admitted and no copy of another one.
-func (p *Plane) judge(guard *handshake.Guard, l *line, m []byte, from netip.AddrPort) (handshake.Verdict, []byte, error) {
+func (p *Plane) judge(guard *handshake.Guard, l *line, m []byte, from netip.AddrPort, to netip.Addr) (handshake.Verdict, []byte, error) {
 	p.guardMu.Lock()
 	defer p.guardMu.Unlock()
 	if i := slices.IndexFunc(p.admitted[:], func(a handshakeMessage) bool { return handshake.Same(a.message, m) }); i >= 0 {
@@ -89,7 +90,7 @@ func (p *Plane) judge(guard *handshake.Guard, l *line, m []byte, from netip.Addr
 	if verdict != handshake.Admitted {
 		return verdict, reply, err
 	}
-	h := handshakeMessage{line: l, message: bytes.Clone(m), from: from}
+	h := handshakeMessage{line: l, message: bytes.Clone(m), from: from, to: to}
 	queued, dropped := p.exchanges.push(h)
 	p.counts.drop(dropBusy, uint64(dropped))
 	if queued {
@@ -102,20 +103,20 @@ func (p *Plane) judge(guard *handshake.Guard, l *line, m []byte, from netip.Addr
 // checkResponse queues a response to an initiation of this gateway. The index, which only who has
 // seen the initiation knows, and the proof that the peer has made it replace a cookie: a gateway
 // that is flooded has to complete the handshakes that it begins.
-func (p *Plane) checkResponse(l *line, m []byte, from netip.AddrPort) {
+func (p *Plane) checkResponse(l *line, m []byte, from netip.AddrPort, to netip.Addr) {
 	r := p.pendingPeer(binary.BigEndian.Uint32(m[8:]))
 	switch {
 	case r == nil || !r.session.assoc.Proves(m):
 		p.counts.drop(dropHandshake, 1)
 	default:
-		_, dropped := p.exchanges.push(handshakeMessage{line: l, message: bytes.Clone(m), from: from, peer: r})
+		_, dropped := p.exchanges.push(handshakeMessage{line: l, message: bytes.Clone(m), from: from, to: to, peer: r})
 		p.counts.drop(dropBusy, uint64(dropped))
 	}
 }
 
 // cookie repeats an initiation, with the cookie that it was answered by, where that came from. It
 // returns false if no initiation waits for it.
-func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
+func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort, to netip.Addr) bool {
 	r := p.pendingPeer(binary.BigEndian.Uint32(m[4:]))
 	if r == nil {
 		return false
@@ -131,7 +132,7 @@ func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 		p.counts.drop(dropBusy, 1)
 		return true
 	}
-	l.send([]udp.Datagram{{Data: c.Stamp(initiation, now), To: from}})
+	l.send([]udp.Datagram{{Data: c.Stamp(initiation, now), To: from, From: to}})
 	return true
 }
 
@@ -228,7 +229,7 @@ func (p *Plane) answer(h handshakeMessage) error {
 	now := p.now()
 	s, response, err := r.session.assoc.Answer(request, h.message, now)
 	if errors.Is(err, handshake.ErrStale) && now-r.rx.lastMessage() > restartSilence {
-		r.initiating.answerStale(request.Time, place{h.line, h.from}, now)
+		r.initiating.answerStale(request.Time, place{h.line, h.from}, h.to, now)
 	}
 	if err != nil {
 		return err
@@ -236,7 +237,7 @@ func (p *Plane) answer(h handshakeMessage) error {
 	if _, err := r.session.install(s); err != nil {
 		return err
 	}
-	h.line.send([]udp.Datagram{{Data: response, To: h.from}})
+	h.line.send([]udp.Datagram{{Data: response, To: h.from, From: h.to}})
 	return nil
 }
 

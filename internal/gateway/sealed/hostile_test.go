@@ -60,7 +60,7 @@ func TestFloodOfRecords(t *testing.T) {
 				}
 				body = tunnel.AppendNumbered(body, number+1000, tunnel.PathRemove{Path: path})
 				r.records(k, &opened{keys: k, path: path}, r.links[path].place(), body, len(body), b)
-				r.learn(k, int(path), line, netip.AddrPortFrom(home.Addr(), uint16(i)|1))
+				r.learn(k, int(path), line, netip.AddrPortFrom(home.Addr(), uint16(i)|1), netip.Addr{})
 				r.mu.Lock()
 				r.due = 0
 				r.mu.Unlock()

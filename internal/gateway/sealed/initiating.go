@@ -34,8 +34,8 @@ func (x *initiating) sentTo(at place) bool {
 func (x *initiating) send(message []byte, now time.Duration) {
 	x.await(binary.BigEndian.Uint32(message[4:]))
 	x.proofs.next()
-	stamped := func(l *line, to netip.AddrPort) udp.Datagram {
-		return udp.Datagram{Data: x.proofs.cookies[place{l, to}].Stamp(message, now), To: to}
+	stamped := func(l *line, to netip.AddrPort, from netip.Addr) udp.Datagram {
+		return udp.Datagram{Data: x.proofs.cookies[place{l, to}].Stamp(message, now), To: to, From: from}
 	}
 	metered := false
 	for i := range x.peer.links {
@@ -51,7 +51,7 @@ func (x *initiating) send(message []byte, now time.Duration) {
 		}
 		var all []udp.Datagram
 		for _, to := range l.addressesToTry(x.tries) {
-			all = append(all, stamped(l.line, to))
+			all = append(all, stamped(l.line, to, l.source(l.line, to)))
 		}
 		l.line.send(all)
 	}
@@ -59,7 +59,7 @@ func (x *initiating) send(message []byte, now time.Duration) {
 		x.peer.uses.initiated = now
 	}
 	if to := x.stale.from; to.line != nil {
-		to.line.send([]udp.Datagram{stamped(to.line, to.from)})
+		to.line.send([]udp.Datagram{stamped(to.line, to.from, x.stale.own)})
 		x.stale.sent()
 	}
 }
@@ -82,10 +82,12 @@ const restartSilence = 2 * probeIdle
 
 // answerStale has a few initiations also sent to the source of one with an old time. A peer whose
 // clock was set back before a restart answers them, because it has seen no later one.
-func (x *initiating) answerStale(at handshake.Timestamp, from place, now time.Duration) {
+// own is the address of this gateway that it was sent to.
+func (x *initiating) answerStale(at handshake.Timestamp, from place, own netip.Addr, now time.Duration) {
 	if !x.stale.take(at, from, now) {
 		return
 	}
+	x.stale.own = own
 	x.peer.session.assoc.Want(now)
 	x.peer.session.assoc.Repeat(now)
 	x.peer.wakeControlLocked()
@@ -144,6 +146,7 @@ func (x *proofs) take(at place, c handshake.Cookie, sent bool) bool {
 // one, or the clock of the peer was set back while its gateway did not run.
 type stale struct {
 	from  place
+	own   netip.Addr
 	tries int // initiations that are still sent there
 	next  time.Duration
 	used  map[handshake.Timestamp]struct{}

@@ -77,11 +77,20 @@ func (x *links) anyRegular() bool {
 
 // linkAddress is where the peer is on a path.
 type linkAddress struct {
-	remote     netip.AddrPort   // where packets are sent: the peer has answered a probe there, or invalid
+	remote     netip.AddrPort // where packets are sent: the peer has answered a probe there, or invalid
+	own        ownAddress
 	candidates []netip.AddrPort // that are configured
 	unproved   unproved
 	probed     time.Duration    // when the last probe to unproved was sent
 	waiting    *tunnel.Register // a request that waits until an address is proved
+}
+
+// ownAddress is the address of this gateway, on a line, that the newest message of a path was sent
+// to. A peer without endpoints gets messages from there: its NAT or firewall may drop those from
+// another address. For others it is not kept.
+type ownAddress struct {
+	line *line
+	addr netip.Addr
 }
 
 // natAddress is where the peer sees this gateway on a path.
@@ -221,6 +230,16 @@ func (x *links) roundTrips() (longest, usual time.Duration) {
 
 // minAnswerVariation is the variation that a request allows for at least.
 const minAnswerVariation = 10 * time.Millisecond
+
+// source returns the source of messages of a path that are sent on a line to an address, none for
+// the kernel's choice.
+func (l *link) source(on *line, to netip.AddrPort) netip.Addr {
+	own := l.address.own
+	if own.line == on && own.addr.Is4() == to.Addr().Unmap().Is4() {
+		return own.addr
+	}
+	return netip.Addr{}
+}
 
 // place returns where the packets of a path are sent.
 func (l *link) place() place { return place{l.line, l.address.remote} }

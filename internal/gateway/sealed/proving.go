@@ -44,8 +44,8 @@ type unproved struct {
 }
 
 // learn applies what the newest message of a path shows: that the peer has the keys, and where it
-// may be.
-func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
+// may be. own is the address of this gateway that the message was sent to.
+func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort, own netip.Addr) {
 	p := r.plane
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,6 +58,10 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 		r.session.use(k, now)
 	}
 	l := &r.links[path]
+	if o := (ownAddress{at, own}); len(r.conf.Endpoints) == 0 && o != l.address.own {
+		l.address.own = o
+		r.scheduling.reportMeasured()
+	}
 	to := place{at, from}
 	switch {
 	case l.removed || r.isScout(path):

@@ -298,7 +298,7 @@ func TestManyNewAddresses(t *testing.T) {
 	const count, each = 50_000, 100 * time.Microsecond
 	sent := l.sent.value().Packets
 	for i := range count {
-		s.r.learn(s.k, 0, s.line, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), 9))
+		s.r.learn(s.k, 0, s.line, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), 9), netip.Addr{})
 		s.k.replay[0].at, s.k.replay[0].bytes = l.address.unproved.place, 1000
 		s.r.mu.Lock()
 		s.now += each

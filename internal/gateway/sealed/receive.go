@@ -3,6 +3,7 @@ package sealed
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"time"
 
 	"github.com/tabane/tabane/internal/gateway/tunnel"
@@ -90,7 +91,7 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		l.carry(len(m) + ipUDP(g.From))
 		switch tunnel.Type(m[0]) {
 		case tunnel.Initiation, tunnel.Response, tunnel.Cookie:
-			if addressed, why := p.checkHandshake(l, m, g.From); !addressed {
+			if addressed, why := p.checkHandshake(l, m, g.From, g.To); !addressed {
 				p.relayOrDrop(l, g, m, b, why)
 			}
 			continue
@@ -116,13 +117,13 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		}
 		o := opened{keys: k, path: h.Path, retransmission: h.Type == tunnel.Retransmission, class: g.Class, wire: len(m), counter: h.Counter, missing: -1, buffer: in, merged: merged}
 		from := place{l, g.From}
-		moved, why, ok := o.authenticate(m, from)
+		moved, why, ok := o.authenticate(m, from, g.To)
 		if !ok {
 			p.counts.drop(why, 1)
 			continue
 		}
 		if moved && o.missing >= 0 { // only the newest message shows where the peer is
-			k.peer.learn(k, int(h.Path), l, g.From)
+			k.peer.learn(k, int(h.Path), l, g.From, g.To)
 		}
 		if h.Type == tunnel.Control {
 			body := o.packet
@@ -138,8 +139,9 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 }
 
 // authenticate opens a message, and notes its number. moved reports whether the path's last message
-// came from another place; why is the reason of a message that is not ok.
-func (o *opened) authenticate(m []byte, at place) (moved bool, why reason, ok bool) {
+// came from another place, or to another address of this gateway; why is the reason of a message
+// that is not ok.
+func (o *opened) authenticate(m []byte, at place, to netip.Addr) (moved bool, why reason, ok bool) {
 	replay := &o.keys.replay[o.path]
 	replay.Lock()
 	defer replay.Unlock()
@@ -150,13 +152,13 @@ func (o *opened) authenticate(m []byte, at place) (moved bool, why reason, ok bo
 	if o.stamp, o.packet, err = o.keys.receive.Open(m); err != nil {
 		return false, dropForged, false
 	}
-	moved = replay.at != at
+	moved = replay.at != at || replay.to != to
 	if replay.Behind(o.counter) {
 		replay.Accept(o.counter)
 		return moved, 0, true
 	}
 	o.missing = int(min(replay.Accept(o.counter), 1<<20))
-	if moved {
+	if replay.to = to; replay.at != at {
 		replay.at, replay.bytes = at, 0
 	}
 	replay.bytes += len(m) + ipUDP4

@@ -150,7 +150,7 @@ func (x *scheduling) reportMeasured() {
 		l := &x.peer.links[i]
 		list[i] = dataplane.Measured{Path: x.paths[i], Remote: l.address.remote, Seen: l.nat.seen, MTU: l.mtu() + overhead(l.address.remote.Addr().Unmap().Is4())}
 		if l.line != nil {
-			list[i].Name, list[i].Interface = names[i], l.line.device
+			list[i].Name, list[i].Interface, list[i].Local = names[i], l.line.device, l.source(l.line, l.address.remote)
 			if socket := l.line.socket.Load(); socket != nil {
 				list[i].Port = socket.Local().Port()
 			}

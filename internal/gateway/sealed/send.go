@@ -330,5 +330,5 @@ func (r *peer) sealToLocked(b *batch, k *keys, i int, buf []byte, kind tunnel.Ty
 	m := k.send.Seal(buf, h, stamp)
 	r.session.assoc.Sent(1)
 	l.sent.add(1, len(m)+ipUDP4)
-	b.add(to.line, udp.Datagram{Data: m, To: to.from, Class: class, Fragment: kind != tunnel.Control && l.exceeds(m)})
+	b.add(to.line, udp.Datagram{Data: m, To: to.from, From: l.source(to.line, to.from), Class: class, Fragment: kind != tunnel.Control && l.exceeds(m)})
 }

@@ -65,8 +65,10 @@ type keys struct {
 type replay struct {
 	sync.Mutex
 	tunnel.Replay
-	// at is where the newest message came from, bytes how many have come from there since.
+	// at is where the newest message came from, bytes how many have come from there since, to the
+	// address of this gateway that it was sent to.
 	at    place
+	to    netip.Addr
 	bytes int
 }
 

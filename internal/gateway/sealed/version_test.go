@@ -72,7 +72,7 @@ func TestPeerOfVersion1(t *testing.T) {
 		t.Fatal(err)
 	}
 	clear(response[len(response)-16:])
-	p.checkHandshake(l, response, h.from)
+	p.checkHandshake(l, response, h.from, netip.Addr{})
 	if _, waits := p.exchanges.pop(); waits {
 		t.Error("a response without proof waits for an exchange of keys")
 	}

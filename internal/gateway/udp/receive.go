@@ -14,7 +14,7 @@ const (
 	BufferLen = 1 << 16
 	// receiveBatch is the number of buffers that one system call fills.
 	receiveBatch = 8
-	// controlLen has room for the control messages of segment size and traffic class.
+	// controlLen has room for the control messages of segment size, traffic class and address.
 	controlLen = 96
 )
 
@@ -25,6 +25,8 @@ type Received struct {
 	Data []byte
 	Size int
 	From netip.AddrPort
+	// To is the address of this host that they were sent to.
+	To netip.Addr
 	// Class is the traffic class (RFC 2474, RFC 3168) of all.
 	Class uint8
 }
@@ -112,6 +114,10 @@ func (g *Received) control(b []byte) {
 			if size := int(n.Uint32(data)); size > 0 {
 				g.Size = size
 			}
+		case level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
+			g.To = netip.AddrFrom4([4]byte(data[8:]))
+		case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
+			g.To = netip.AddrFrom16([16]byte(data)).Unmap()
 		case level == unix.IPPROTO_IP && kind == unix.IP_TOS && len(data) >= 1:
 			g.Class = data[0]
 		case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_TCLASS && len(data) >= 4:

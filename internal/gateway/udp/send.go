@@ -24,6 +24,9 @@ const (
 type Datagram struct {
 	Data []byte
 	To   netip.AddrPort
+	// From is the source, of the IP version of To. The kernel selects it if this is the zero
+	// address, or none of this host any more.
+	From netip.Addr
 	// Class is the traffic class.
 	Class uint8
 	// Fragment permits fragments: routers make them in IPv4, and the kernel as its route wants
@@ -40,6 +43,7 @@ type sender struct {
 	name    [sendBatch][unix.SizeofSockaddrInet6]byte
 	control [sendBatch][controlLen]byte
 	counts  [sendBatch]int // of datagrams
+	sourced [sendBatch]int // length of the source in control, which it ends with
 	from    int
 	used    int
 	n       int
@@ -115,7 +119,7 @@ func (s *Socket) fill(all []Datagram) (n int) {
 		if s.segment && !d.Fragment {
 			for n+count < len(all) && count < maxSegments && parts+count < sendParts {
 				e := &all[n+count]
-				if len(e.Data) > size || total+len(e.Data) > maxMessage || e.Class != d.Class || e.To != d.To || e.Fragment {
+				if len(e.Data) > size || total+len(e.Data) > maxMessage || e.Class != d.Class || e.To != d.To || e.From != d.From || e.Fragment {
 					break
 				}
 				count++
@@ -147,10 +151,13 @@ func (s *Socket) fill(all []Datagram) (n int) {
 		} else if d.Class != 0 {
 			length += putControl(w.control[w.used][length:], unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 4, uint32(d.Class))
 		}
+		source := putSource(w.control[w.used][length:], d.From)
+		length += source
 		h.SetControllen(length)
 		if length == 0 {
 			h.Control = nil
 		}
+		w.sourced[w.used] = source
 		w.counts[w.used] = count
 		w.used++
 		parts += count
@@ -173,6 +180,41 @@ func putControl(b []byte, level, kind, size int, value uint32) int {
 	return unix.CmsgSpace(size)
 }
 
+// putSource writes a control message with the source, if it is valid, and returns its space.
+func putSource(b []byte, from netip.Addr) int {
+	var info [unix.SizeofInet6Pktinfo]byte
+	level, kind, size := unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo
+	switch from = from.Unmap(); {
+	case !from.IsValid():
+		return 0
+	case from.Is4():
+		level, kind, size = unix.IPPROTO_IP, unix.IP_PKTINFO, unix.SizeofInet4Pktinfo
+		copy(info[4:], from.AsSlice()) // ipi_spec_dst
+	default:
+		copy(info[:], from.AsSlice())
+	}
+	n := binary.NativeEndian
+	n.PutUint64(b, uint64(unix.CmsgLen(size)))
+	n.PutUint32(b[8:], uint32(level))
+	n.PutUint32(b[12:], uint32(kind))
+	copy(b[unix.CmsgLen(0):], info[:size])
+	return unix.CmsgSpace(size)
+}
+
+// dropSource has the next message sent without its source, and reports whether it had one.
+func (w *sender) dropSource() bool {
+	h, source := &w.batch[w.from].hdr, w.sourced[w.from]
+	if source == 0 {
+		return false
+	}
+	w.sourced[w.from] = 0
+	h.SetControllen(int(h.Controllen) - source)
+	if h.Controllen == 0 {
+		h.Control = nil
+	}
+	return true
+}
+
 // flush sends the messages of datagrams. One that is refused is skipped.
 func (s *Socket) flush(all []Datagram) (failed int, err error) {
 	w := &s.sender
@@ -184,6 +226,9 @@ func (s *Socket) flush(all []Datagram) (failed int, err error) {
 		}
 		if w.err == 0 {
 			w.from += w.n
+			continue
+		}
+		if (w.err == unix.EINVAL || w.err == unix.ENETUNREACH) && w.dropSource() { // of IPv6, of IPv4
 			continue
 		}
 		if w.err == unix.EIO && w.counts[w.from] > 1 {

@@ -114,11 +114,13 @@ func (s *Socket) set(fd int, o Options) error {
 	// message, which anybody can send, does not change that.
 	err = s.setDiscover(fd, unix.IP_PMTUDISC_PROBE)
 	if s.v6 {
-		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1))
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)) // of IPv4 packets, too
 		// The same for addresses of IPv4; a socket of IPv6 alone refuses it.
 		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
 	} else {
-		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1))
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1))
 	}
 	if err != nil {
 		return err

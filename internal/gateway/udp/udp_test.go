@@ -282,3 +282,59 @@ func BenchmarkSendReceive(b *testing.B) {
 		}
 	}
 }
+
+// TestFrom: datagrams have the source that the caller gives them while it is one of this host, and
+// the receiver's address is known, in each kind of socket.
+func TestFrom(t *testing.T) {
+	netnstest.Enter(t)
+	for _, c := range []string{"link set lo up", "-6 addr add fd01::1/128 dev lo nodad", "-6 addr add fd01::2/128 dev lo nodad"} {
+		if _, err := netnstest.TryIP(t, "", "ip "+c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct{ local, to, from, gone string }{
+		{"", "127.0.0.2", "127.0.0.9", "192.0.2.9"},
+		{"0.0.0.0", "127.0.0.2", "127.0.0.9", "192.0.2.9"},
+		{"", "fd01::2", "fd01::1", "fd01::9"},
+		{"::", "fd01::2", "fd01::1", "fd01::9"},
+	} {
+		o := Options{Interface: "lo"}
+		if tt.local != "" {
+			o.Local = netip.AddrPortFrom(netip.MustParseAddr(tt.local), 0)
+		}
+		a, err := Listen(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := Listen(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := netip.AddrPortFrom(netip.MustParseAddr(tt.to), b.Local().Port())
+		from, gone := netip.MustParseAddr(tt.from), netip.MustParseAddr(tt.gone)
+		for _, d := range []Datagram{
+			{From: from}, {From: from, Class: 0x28}, {From: gone}, {From: gone, Class: 0x28},
+		} {
+			d.To, d.Data = to, make([]byte, 100)
+			sent := []Datagram{d, d, d}
+			if failed, err := a.Send(sent); failed != 0 || err != nil {
+				t.Fatalf("%v to %v: %d failed: %v", d.From, to, failed, err)
+			}
+			buffers, got := buffers(8)
+			for n := 0; n < len(sent); {
+				k, err := b.Receive(buffers, got)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, g := range got[:k] {
+					n += len(g.Data) / 100
+					if d.From == from && g.From.Addr() != from || d.From == gone && g.From.Addr() == gone || g.To != to.Addr() || g.Class != d.Class {
+						t.Errorf("%q: from %v class %#x to %v, sent from %v class %#x to %v", tt.local, g.From, g.Class, g.To, d.From, d.Class, to)
+					}
+				}
+			}
+		}
+		a.Close()
+		b.Close()
+	}
+}
