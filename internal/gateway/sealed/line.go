@@ -31,6 +31,11 @@ type line struct {
 	alive     atomic.Int64
 	turned    time.Duration
 	listening *udp.Socket
+	// source is that of messages to IPv6 addresses, nil for the kernel's choice, varied when it
+	// changed. sourced: it is logged.
+	source  atomic.Pointer[netip.Addr]
+	varied  time.Duration
+	sourced bool
 	// grant is what the member of the path relays, nil if it does not. proven is when the home
 	// agent last answered over it, active when packets were last sent to the home agent.
 	grant          atomic.Pointer[grant]
@@ -85,6 +90,7 @@ func (l *line) openLocked() {
 	if err == nil && old != nil && index == l.index {
 		l.checkError(p.now())
 		l.turn(p.now())
+		l.vary(p.now())
 		return
 	}
 	l.closeSockets()
@@ -96,7 +102,8 @@ func (l *line) openLocked() {
 		l.fail(err)
 		return
 	}
-	l.index, l.turned = index, p.now()
+	l.index, l.turned, l.varied = index, p.now(), p.now()
+	l.source.Store(nil)
 	l.fail(nil)
 }
 
@@ -145,6 +152,44 @@ func (l *line) turn(now time.Duration) {
 	if first {
 		p.log.Info("line is dead, sending from other ports, too", "path", l.name)
 	}
+}
+
+// sourceShare is the part of turnAfter for which a line that is dead sends from one address of IPv6.
+const sourceShare = 4
+
+// vary has a line that is dead send from another address of IPv6, if it has several, or from the
+// one that the kernel selects again. That may have a prefix that is no more routed to the line: of
+// a router that has got another prefix and was started again, nobody withdraws the former one
+// (RFC 8978), and the kernel may prefer it until its lifetime ends.
+func (l *line) vary(now time.Duration) {
+	p, alive, source := l.plane, time.Duration(l.alive.Load()), l.source.Load()
+	dead := now-max(alive, l.varied) >= p.turnAfter/sourceShare && l.conf.Load().Usable
+	if !dead && source == nil {
+		return
+	}
+	var all []netip.Addr
+	for _, a := range l.addresses(l.index) {
+		if a.Is6() && a.IsGlobalUnicast() {
+			all = append(all, a)
+		}
+	}
+	at := -1
+	if source != nil {
+		at = slices.Index(all, *source)
+	}
+	switch {
+	case dead && len(all) > 1 && at+1 < len(all):
+		l.source.Store(&all[at+1])
+	case dead, at < 0:
+		l.source.Store(nil)
+	default:
+		if alive > l.varied && !l.sourced {
+			l.sourced = true
+			p.log.Info("line was dead, and works from another address than the kernel selects", "path", l.name, "address", *source)
+		}
+		return
+	}
+	l.varied, l.sourced = now, false
 }
 
 // mayTurn reports whether lines may send from other ports than the configured one: nobody begins a

@@ -238,6 +238,9 @@ func (l *link) source(on *line, to netip.AddrPort) netip.Addr {
 	if own.line == on && own.addr.Is4() == to.Addr().Unmap().Is4() {
 		return own.addr
 	}
+	if varied := on.source.Load(); varied != nil && !to.Addr().Unmap().Is4() {
+		return *varied
+	}
 	return netip.Addr{}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
@@ -64,6 +65,45 @@ func TestSecondAddress(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFormerPrefix: a line whose former prefix of IPv6 is preferred by the kernel, and is not routed
+// to it any more, is used from its other address.
+func TestFormerPrefix(t *testing.T) {
+	t.Parallel()
+	nft := programs.Need(t, "nft")
+	a, b := pair(t, 2)
+	a.state.Peers[0].Endpoints = nil
+	for i := range 2 {
+		for _, g := range []*gateway{b, a} {
+			ip(t, g.namespace, "ip -6 addr add fd01:%d::%d/64 dev p%d nodad", i, g.number, i)
+		}
+		ip(t, a.namespace, "ip -6 addr add 2001:db8:%d::1/64 dev p%d nodad", i, i)
+		ip(t, b.namespace, "ip -6 route add 2001:db8:%d::/64 dev p%d", i, i)
+		a.state.Peers[0].Endpoints = append(a.state.Peers[0].Endpoints, netip.MustParseAddrPort(fmt.Sprintf("[fd01:%d::2]:4790", i)))
+	}
+	for _, g := range []*gateway{a, b} {
+		g.prepare = func(p *Plane) { p.turnAfter = time.Second }
+		g.run()
+	}
+	a.up(2)
+	netnstest.Do(t, b.namespace, func() error {
+		return exec.Command(nft, `add table inet f; add chain inet f in { type filter hook prerouting priority 0; }; add rule inet f in ip6 saddr fd01:0::1 udp dport 4790 drop`).Run()
+	})
+	eventually(t, "the line is dead", func() bool { return a.ready(1) })
+	a.up(2)
+	want := netip.MustParseAddr("2001:db8::1")
+	if got := a.plane.lines[0].source.Load(); got == nil || *got != want {
+		t.Errorf("the line is used from %v, want %v", got, want)
+	}
+	if got := a.plane.lines[1].source.Load(); got != nil {
+		t.Errorf("the other line sends from %v", got)
+	}
+	// Without that address, it is the kernel's choice again.
+	netnstest.Do(t, b.namespace, func() error { return exec.Command(nft, `flush ruleset`).Run() })
+	ip(t, a.namespace, "ip -6 addr del 2001:db8:0::1/64 dev p0")
+	eventually(t, "the kernel selects the source", func() bool { return a.plane.lines[0].source.Load() == nil })
+	a.up(2)
 }
 
 // TestKernelUsesOwnAddress: open data have the same source as the messages of the session.
