@@ -225,7 +225,7 @@ func (c *Config) conditions() []condition.Condition {
 	if len(c.LAN.Interfaces) > 0 {
 		list = append(list, condition.Unique(inner...), condition.Unclaimed(c.LAN.Interfaces...))
 	}
-	return append(list, condition.ReversePath(c.interfaces()...))
+	return append(list, condition.ReversePath(c.interfaces()...), condition.Tracked())
 }
 
 // conditioned is a plane with conditions of the host.

@@ -136,7 +136,7 @@ func TestExamineGateway(t *testing.T) {
 			}
 		}
 	}
-	for _, check := range []string{"privilege", "TUN device", "clock", "MTU", "policy rules", "forwarding of IPv4", "rp_filter", "tabane gateway"} {
+	for _, check := range []string{"privilege", "TUN device", "clock", "MTU", "policy rules", "forwarding of IPv4", "rp_filter", "connection tracking", "tabane gateway"} {
 		if !used[check] {
 			t.Errorf("%s is not used by a gateway", check)
 		}
