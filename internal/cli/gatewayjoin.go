@@ -460,9 +460,12 @@ func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host, lifetime t
 	if err := at.SetReadDeadline(time.Now().Add(lifetime)); err != nil {
 		return err
 	}
-	b := make([]byte, join.MaxMessage+1)
+	if err := receiveDestination(at); err != nil {
+		return err
+	}
+	b, to := make([]byte, join.MaxMessage+1), make([]byte, 64)
 	for {
-		n, from, err := at.ReadFromUDPAddrPort(b)
+		n, length, _, from, err := at.ReadMsgUDPAddrPort(b, to)
 		switch {
 		case ctx.Err() != nil:
 			return ErrInterrupted
@@ -478,13 +481,32 @@ func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host, lifetime t
 		if err != nil {
 			continue // anybody can send a wrong one
 		}
-		_, _ = at.WriteToUDPAddrPort(answer, from) // a lost answer is requested again
+		// From the address that the request was sent to: NAT and firewalls of the site may drop an
+		// answer from another one. A lost answer is requested again.
+		_, _, _ = at.WriteMsgUDPAddrPort(answer, to[:length], from)
 		if !done && host.Done() {
 			if err := at.SetReadDeadline(time.Now().Add(linger)); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// receiveDestination has datagrams come with the address that they were sent to, in a control
+// message that has an answer sent from there.
+func receiveDestination(at *net.UDPConn) error {
+	raw, err := at.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if e := raw.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1) != nil {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1) // without IPv6
+		}
+	}); e != nil {
+		return e
+	}
+	return err
 }
 
 func (a *App) gatewayJoinCommand(r role.Descriptor) *cobra.Command {

@@ -17,6 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/cli/setup"
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/gateway/join"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // TestInvitationExpires: without a site, a setup ends when the invitation does, says what to do,
@@ -89,4 +90,66 @@ func TestInterruptedQuestion(t *testing.T) {
 		_ = typed.Close()
 		synctest.Wait()
 	})
+}
+
+// TestJoinAtSecondAddress: a request is answered from the address that it was sent to, by sockets
+// of each IP version.
+func TestJoinAtSecondAddress(t *testing.T) {
+	netnstest.Enter(t)
+	for _, c := range []string{"ip link set lo up", "ip -6 addr add fd01::1/128 dev lo nodad", "ip -6 addr add fd01::2/128 dev lo nodad"} {
+		if _, err := netnstest.TryIP(t, "", c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct{ network, from, to string }{
+		{"udp", "127.0.0.1", "127.0.0.2"}, {"udp4", "127.0.0.1", "127.0.0.2"}, {"udp", "fd01::1", "fd01::2"},
+	} {
+		own, err := handshake.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := net.ListenUDP(tt.network, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		port, to := uint16(at.LocalAddr().(*net.UDPAddr).Port), netip.MustParseAddr(tt.to)
+		invitation, err := join.Invite(own.Public(), port, []netip.Addr{to}, rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host := join.NewHost(own, invitation, func(handshake.PublicKey, join.Request) join.Answer { return join.Answer{} }, rand.Reader)
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- serveJoin(ctx, at, host, time.Minute) }()
+		_, message, err := join.Begin(invitation, own, join.Request{Name: "office"}, rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A connected socket receives from its remote address alone, as NAT does.
+		site, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(tt.from), 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answered := errors.New("not sent")
+		for range 4 { // one that arrived before the socket was served is answered from anywhere
+			if _, err := site.Write(message); err != nil {
+				t.Fatal(err)
+			}
+			if err := site.SetReadDeadline(time.Now().Add(resend)); err != nil {
+				t.Fatal(err)
+			}
+			if _, answered = site.Read(make([]byte, join.MaxMessage)); answered == nil {
+				break
+			}
+		}
+		if answered != nil {
+			t.Errorf("%s to %s: %v", tt.network, tt.to, answered)
+		}
+		stop()
+		if err := <-served; err != nil && !errors.Is(err, ErrInterrupted) {
+			t.Errorf("%v", err)
+		}
+		site.Close()
+		at.Close()
+	}
 }
