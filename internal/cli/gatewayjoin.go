@@ -570,6 +570,7 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	} else {
 		lines = append(lines, "(the VPS gives the addresses of the tunnel; without IPv6 there, that is left out, and goes on over the lines without the tunnel)")
 	}
+	lines = append(lines, h.SharedLines()...)
 	if ok, err := a.confirm(ctx, f, what, lines); !ok {
 		return err
 	}

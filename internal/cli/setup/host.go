@@ -113,7 +113,29 @@ func (h *Host) findLines(links []netlink.Link, choice Choice) error {
 			return err
 		}
 	}
-	return nil
+	routers, err := defaultRouters()
+	for i := range h.Lines {
+		l := &h.Lines[i]
+		at := slices.IndexFunc(links, func(k netlink.Link) bool { return k.Attrs().Name == l.Name })
+		if at < 0 || l.Via.IsValid() {
+			continue
+		}
+		if list := routers[links[at].Attrs().Index]; len(list) > 0 {
+			l.Router, l.Unused = list[0], list[1:]
+		}
+	}
+	return err
+}
+
+// SharedLines says of which interfaces with several routers one router alone is used.
+func (h *Host) SharedLines() []string {
+	var list []string
+	for _, l := range h.Lines {
+		if len(l.Unused) > 0 {
+			list = append(list, fmt.Sprintf("(%s is one line, over the router %v; its other routers %v are not used: docs/gateway.md, two routers on one network)", l.Name, l.Router, l.Unused))
+		}
+	}
+	return list
 }
 
 // findLAN finds the interfaces of the LAN: those with a private address that are no lines.
@@ -223,24 +245,44 @@ func (h *Host) findIPv6(links []netlink.Link, choice Choice) error {
 // defaultRoutes returns the interfaces of the main table's default routes of a family, the best
 // first.
 func defaultRoutes(family int) ([]int, error) {
+	hops, err := defaultHops(family)
+	var list []int
+	for _, h := range hops {
+		if !slices.Contains(list, h.LinkIndex) {
+			list = append(list, h.LinkIndex)
+		}
+	}
+	return list, err
+}
+
+// defaultRouters returns the routers of the main table's default routes of IPv4 by their
+// interfaces, the best first.
+func defaultRouters() (map[int][]netip.Addr, error) {
+	hops, err := defaultHops(netlink.FAMILY_V4)
+	routers := map[int][]netip.Addr{}
+	for _, h := range hops {
+		if a, ok := netip.AddrFromSlice(h.Gw.To4()); ok && !slices.Contains(routers[h.LinkIndex], a) {
+			routers[h.LinkIndex] = append(routers[h.LinkIndex], a)
+		}
+	}
+	return routers, err
+}
+
+// defaultHops returns the next hops of the main table's default routes of a family, the best first.
+func defaultHops(family int) ([]*netlink.NexthopInfo, error) {
 	all, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
 	slices.SortStableFunc(all, func(a, b netlink.Route) int { return cmp.Compare(a.Priority, b.Priority) })
-	var list []int
+	var list []*netlink.NexthopInfo
 	for _, r := range all {
-		if r.Dst != nil && !r.Dst.IP.IsUnspecified() || r.Type != unix.RTN_UNICAST {
-			continue
-		}
-		hops := []int{r.LinkIndex}
-		for _, n := range r.MultiPath {
-			hops = append(hops, n.LinkIndex)
-		}
-		for _, index := range hops {
-			if index != 0 && !slices.Contains(list, index) {
-				list = append(list, index)
-			}
+		switch {
+		case r.Dst != nil && !r.Dst.IP.IsUnspecified() || r.Type != unix.RTN_UNICAST:
+		case len(r.MultiPath) > 0:
+			list = append(list, r.MultiPath...)
+		case r.LinkIndex != 0:
+			list = append(list, &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw})
 		}
 	}
 	return list, nil

@@ -143,6 +143,10 @@ type Link struct {
 	Addresses6 []netip.Prefix
 	// Internet6: a default route of IPv6 leads there.
 	Internet6 bool
+	// Router is that of the best default route of IPv4, Unused are those of others over the same
+	// interface, which is one line.
+	Router netip.Addr
+	Unused []netip.Addr
 }
 
 // networks returns the networks of links, without those that hold a single address.
