@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -589,7 +590,7 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 		if err != nil {
 			return err
 		}
-		if peer.Answer, err = exchange(ctx, invitation, own, h.Request()); err != nil {
+		if peer.Answer, err = exchange(ctx, h.Lines, invitation, own, h.Request()); err != nil {
 			return err
 		}
 		if steps, err = setup.Site(h, files, peer); err != nil {
@@ -625,47 +626,100 @@ func (a *App) sayIPv6(h *setup.Host, answer join.Answer) {
 	}
 }
 
-// exchange joins at one of the addresses of an invitation.
-func exchange(ctx context.Context, i join.Invitation, own handshake.PrivateKey, q join.Request) (join.Answer, error) {
+// exchange joins at one of the addresses of an invitation, over the route to it and over each line:
+// that of the best default route may be dead.
+func exchange(ctx context.Context, lines []setup.Link, i join.Invitation, own handshake.PrivateKey, q join.Request) (join.Answer, error) {
 	e, message, err := join.Begin(i, own, q, rand.Reader)
 	if err != nil {
 		return join.Answer{}, err
 	}
-	at, err := net.ListenUDP("udp", nil)
-	if err != nil {
-		return join.Answer{}, err
-	}
-	defer at.Close()
-	b := make([]byte, join.MaxMessage+1)
-	for end := time.Now().Add(joinLimit); time.Now().Before(end); {
-		for _, to := range i.Addresses {
-			_, _ = at.WriteToUDPAddrPort(message, netip.AddrPortFrom(to, i.Port)) // others may be reachable
+	var all []net.PacketConn
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer func() {
+		for _, at := range all {
+			at.Close()
 		}
-		if err := at.SetReadDeadline(time.Now().Add(resend)); err != nil {
+	}()
+	received := make(chan []byte, 1)
+	ended, end := context.WithTimeout(ctx, joinLimit)
+	defer end()
+	for _, l := range append([]setup.Link{{}}, lines...) {
+		at, err := socketOn(ctx, l.Name)
+		if err != nil && l.Name != "" {
+			continue // it has gone meanwhile
+		}
+		if err != nil {
 			return join.Answer{}, err
 		}
-		for {
-			n, _, err := at.ReadFromUDPAddrPort(b)
-			if ctx.Err() != nil {
-				return join.Answer{}, ErrInterrupted
+		all = append(all, at)
+		readers.Go(func() { forwardTo(ended, at, received) })
+	}
+	again := time.NewTicker(resend)
+	defer again.Stop()
+	for sending := true; ; {
+		for _, at := range all {
+			for _, to := range i.Addresses {
+				if sending { // others may be reachable
+					_, _ = at.WriteTo(message, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, i.Port)))
+				}
 			}
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-			if err != nil {
-				continue
-			}
-			switch answer, err := e.Finish(b[:n]); {
+		}
+		sending = false
+		select {
+		case <-again.C:
+			sending = true
+			continue
+		case b := <-received:
+			switch answer, err := e.Finish(b); {
 			case errors.Is(err, join.ErrRefused):
+				continue
 			case err == nil && answer.Refused != "":
 				return join.Answer{}, fmt.Errorf("the VPS refuses: %s (the line is still valid)", answer.Refused)
 			default:
 				return answer, err
 			}
+		case <-ended.Done():
 		}
+		break
+	}
+	if ctx.Err() != nil {
+		return join.Answer{}, ErrInterrupted
 	}
 	return join.Answer{}, fmt.Errorf("no answer from %v, UDP port %d: the line works once and for %.0f minutes, while tabane gateway init --vps or invite waits, and a firewall must let the port in; have the VPS print another line",
 		i.Addresses, i.Port, join.Lifetime.Minutes())
+}
+
+// socketOn returns a UDP socket on an interface, on all if it is empty.
+func socketOn(ctx context.Context, name string) (net.PacketConn, error) {
+	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		if name == "" {
+			return nil
+		}
+		if e := raw.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), name) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	return c.ListenPacket(ctx, "udp", ":0")
+}
+
+// forwardTo forwards what arrives until the socket is closed.
+func forwardTo(ctx context.Context, at net.PacketConn, received chan<- []byte) {
+	for b := make([]byte, join.MaxMessage+1); ; {
+		n, _, err := at.ReadFrom(b)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // an ICMP error about a request
+		}
+		select {
+		case received <- slices.Clone(b[:n]):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // daemonOf returns the daemon among the steps, nil without one.

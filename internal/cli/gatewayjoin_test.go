@@ -61,7 +61,7 @@ func TestInvitationExpires(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	time.AfterFunc(time.Second, stop)
-	if _, err := exchange(ctx, invitation, own, join.Request{Name: "late"}); !errors.Is(err, ErrInterrupted) {
+	if _, err := exchange(ctx, nil, invitation, own, join.Request{Name: "late"}); !errors.Is(err, ErrInterrupted) {
 		t.Errorf("after its end: %v", err)
 	}
 }
@@ -151,5 +151,49 @@ func TestJoinAtSecondAddress(t *testing.T) {
 		}
 		site.Close()
 		at.Close()
+	}
+}
+
+// TestJoinOverAnyLine: a site joins while the line of its best default route is dead.
+func TestJoinOverAnyLine(t *testing.T) {
+	netnstest.Enter(t)
+	far := netnstest.New(t)
+	for _, c := range []struct{ in, command string }{
+		{"", "link add w1 type veth peer name dead"}, {"", "link add w2 type veth peer name wan netns " + far}, {"", "link set w1 up"},
+		{"", "link set dead up"}, {"", "link set w2 up"}, {"", "-4 addr add 192.168.1.2/24 dev w1"}, {"", "-4 addr add 192.168.2.2/24 dev w2"},
+		{"", "-4 route add default via 192.168.1.1 dev w1 metric 100"}, {"", "-4 route add default via 192.168.2.1 dev w2 metric 200"},
+		{far, "link set lo up"}, {far, "link set wan up"}, {far, "-4 addr add 192.168.2.1/24 dev wan"}, {far, "-4 addr add 203.0.113.7/32 dev lo"},
+	} {
+		if _, err := netnstest.TryIP(t, c.in, "ip "+c.command); err != nil {
+			t.Fatalf("%s: %v", c.command, err)
+		}
+	}
+	own, err := handshake.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at *net.UDPConn
+	netnstest.Do(t, far, func() (err error) {
+		at, err = net.ListenUDP("udp", nil)
+		return err
+	})
+	defer at.Close()
+	to := netip.MustParseAddr("203.0.113.7")
+	invitation, err := join.Invite(own.Public(), uint16(at.LocalAddr().(*net.UDPAddr).Port), []netip.Addr{to}, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := join.NewHost(own, invitation, func(handshake.PublicKey, join.Request) join.Answer {
+		return join.Answer{Name: "vps", Own: netip.MustParseAddr("10.79.0.2"), Gateway: netip.MustParseAddr("10.79.0.1")}
+	}, rand.Reader)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- serveJoin(ctx, at, host, time.Minute) }()
+	if _, err := exchange(t.Context(), []setup.Link{{Name: "w1"}, {Name: "gone"}, {Name: "w2"}}, invitation, own, join.Request{Name: "office"}); err != nil {
+		t.Error(err)
+	}
+	stop()
+	if err := <-served; err != nil && !errors.Is(err, ErrInterrupted) {
+		t.Errorf("%v", err)
 	}
 }
