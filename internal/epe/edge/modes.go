@@ -307,7 +307,7 @@ func (d *Delivery) learns() bool { return d.has(Mode.Learns) }
 // observes reports whether connections are observed: to learn, or because a mode names egress
 // peers, whose paths may fail.
 func (d *Delivery) observes() bool {
-	return d.learns() || !d.DryRun && d.has(func(m Mode) bool { return m.Single != "" || len(m.Spread) > 0 })
+	return d.learns() || !d.DryRun && d.has(func(m Mode) bool { return m.Single != "" || len(m.Spread)+len(m.Spray) > 0 })
 }
 
 // spreads reports whether a mode spreads flows over egress peers, and not in a dry run.

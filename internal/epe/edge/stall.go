@@ -14,7 +14,9 @@ import (
 // A path that makes no progress is left at once, long before BGP notices. A connection that timed
 // out, or one that a client requested and that is not established, makes a network suspected; what
 // all its connections do then decides. With auto, the network leaves the mode; with a mode that the
-// configuration names, and of several egress peers, it leaves that egress peer for some time.
+// configuration names, and of several egress peers, it leaves that egress peer for some time. The
+// program of spray leaves a path for a connection that is established, and no other: requests are
+// answered through the first egress peer, which is left here.
 
 const (
 	// suspectFor is the least time without progress of all connections over a path after a timeout
@@ -36,6 +38,8 @@ type suspect struct {
 	since time.Time
 	first sample
 	rtt   time.Duration
+	// requests: only what is established since counts, or is not.
+	requests bool
 }
 
 // networkPath is an egress peer, by its SID, for a network.
@@ -64,12 +68,13 @@ type pathProgress struct {
 
 // suspect has the connections of a network be read after a report, if it can be left where it is.
 func (e *egress) suspect(now time.Time, prefix netip.Prefix, n *delivered, r outcome.Report) {
-	named := n.group != nil && (n.group.sprayed == nil || len(n.group.members) == 1) && n.rule.name != borrowedRule && !e.delivery.rules.dry
+	sprayed := n.group != nil && n.group.sprayed != nil && len(n.group.present()) > 1
+	named := n.group != nil && (!sprayed || r.Kind == outcome.Unanswered) && n.rule.name != borrowedRule && !e.delivery.rules.dry
 	leaves := n.rule.auto || named
 	if !leaves || e.auto.suspects[prefix] != nil || len(e.auto.suspects) >= mostTrials || e.isEPE(r.Local.Addr()) {
 		return
 	}
-	s := &suspect{mode: n.modeOf(), rtt: r.RTT}
+	s := &suspect{mode: n.modeOf(), rtt: r.RTT, requests: sprayed}
 	if r.Kind == outcome.Unanswered {
 		s.rtt = e.usualRTT(now, prefix, s.mode)
 	}
@@ -104,12 +109,12 @@ func (s socket) since(before socket, there bool) (progressed, waits bool) {
 }
 
 // progress returns what the connections over each path did: by the SID, not valid for one that is
-// not known or the only one.
-func (e *egress) progress(first, at sample) map[netip.Addr]*pathProgress {
+// not known or the only one. With requests, what was established in the first sample does not count.
+func (e *egress) progress(first, at sample, requests bool) map[netip.Addr]*pathProgress {
 	paths := map[netip.Addr]*pathProgress{}
 	for ends, c := range at {
 		before, there := first[ends]
-		if !there && e.isEPE(ends.Local.Addr()) {
+		if !there && e.isEPE(ends.Local.Addr()) || requests && there && !before.requested {
 			continue
 		}
 		p := paths[c.sid]
@@ -140,7 +145,7 @@ func (e *egress) suspected(now time.Time, prefix netip.Prefix, s *suspect, at sa
 		}
 		return
 	}
-	paths := e.progress(s.first, at)
+	paths := e.progress(s.first, at, s.requests)
 	dead, waiting, clients, established := []netip.Addr{}, sample{}, map[netip.Addr]bool{}, false
 	known, unknown := 0, 0
 	for sid, p := range paths {
@@ -199,6 +204,8 @@ func (e *egress) leave(now time.Time, prefix netip.Prefix, n *delivered, mode be
 		e.auto.table.Stalled(now, prefix, e.originOf(prefix), mode, alone)
 	case n.group != nil && len(n.group.members) == 1:
 		e.leavePath(now, networkPath{prefix, n.group.members[0].sid})
+	case n.group != nil && n.group.sprayed != nil && len(n.group.present()) > 0:
+		e.leavePath(now, networkPath{prefix, n.group.present()[0].sid})
 	default:
 		return
 	}

@@ -3,6 +3,7 @@ package edge
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -155,15 +156,34 @@ func TestNamedModesLeaveStalledPaths(t *testing.T) {
 	if again(); a.delivered(autoNetwork) != both {
 		t.Errorf("after the rest: %s", a.delivered(autoNetwork))
 	}
-	// So does one that is sprayed, while one of its peers is left.
+	// One that is sprayed leaves the peer that requests are answered through, as what is established
+	// says nothing of it.
 	a.startSpraying(plans{}, nil)
 	a.config.Delivery = Delivery{Default: Mode{Spray: []string{"a", "b"}}}
 	a.setDelivery(&a.config.Delivery)
 	for a.step(100) {
 	}
-	if a.observed([]outcome.Report{a.report(outcome.Unanswered, autoNetwork, 0)}) {
-		t.Error("a network that is sprayed over two peers is suspected")
+	if !a.config.Delivery.observes() || a.observed([]outcome.Report{a.report(outcome.Timeout, autoNetwork, 0)}) {
+		t.Error("a network is not observed, or suspected because of a connection that its program sprays")
 	}
+	waiting := map[int]socket{7: {acked: 1, inFlight: 1}, 8: request}
+	for name, after := range map[string]map[int]socket{
+		"another one is established":      {7: {acked: 1, inFlight: 1}, 8: request, 9: established},
+		"the one requested is":            {7: {acked: 1, inFlight: 1}, 8: established},
+		"only what was established waits": {7: {acked: 1, inFlight: 1}},
+	} {
+		if a.unanswered(waiting, after); len(a.status(autoNetwork).Through) != 2 {
+			t.Errorf("sprayed, %s: left", name)
+		}
+	}
+	a.unanswered(waiting, map[int]socket{7: {acked: 2}, 8: request})
+	if s := a.status(autoNetwork); s.State != "no progress through a" || !slices.Equal(s.Through, []string{"b"}) {
+		t.Errorf("sprayed: %+v", s)
+	}
+	if again(); !slices.Equal(a.status(autoNetwork).Through, []string{"a", "b"}) {
+		t.Errorf("sprayed, after the rest: %q", a.status(autoNetwork).Through)
+	}
+	// So does one that is sprayed, while one of its peers is left.
 	a.announce(2, autoNetwork, false)
 	a.unanswered(map[int]socket{6: request}, map[int]socket{6: request})
 	if s := a.status(autoNetwork); s.State != "no progress through a" || s.Through[0] != "best path" {
