@@ -86,6 +86,7 @@ struct tcp_sock {
 	struct minmax rtt_min;
 	__u32 data_segs_out;
 	__u32 total_retrans;
+	__u8 bpf_sock_ops_cb_flags;
 } KERNEL;
 
 /* Unlike skc_num, this port stays when the socket is closed. */
@@ -164,6 +165,9 @@ struct {
 
 /* Reports that did not fit into the ring buffer, and connections that did not fit into their map. */
 __u64 lost;
+
+/* Closed connections whose callbacks another program has switched off. */
+__u64 silenced;
 
 /* The cookie of the network namespace whose connections are reported. */
 volatile const __u64 netns;
@@ -256,8 +260,11 @@ int closed(struct bpf_raw_tracepoint_args *ctx)
 	if (!began)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
-	if (tp)
+	if (tp) {
+		if (!(tp->bpf_sock_ops_cb_flags & RTO_FLAG))
+			__sync_fetch_and_add(&silenced, 1);
 		send_report(tp, began, CLOSED, 0);
+	}
 	bpf_map_delete_elem(&connections, &key);
 	return 0;
 }

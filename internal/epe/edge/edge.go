@@ -723,6 +723,9 @@ func (e *Edge) Conditions() []condition.Condition {
 	if s := e.sprayer; s != nil {
 		list = append(list, acknowledgments(s))
 	}
+	if o := e.observer; o != nil {
+		list = append(list, o.conditions()...)
+	}
 	ctx := context.Background()
 	return append(list, condition.Condition{
 		Name: "MPTCP endpoints", Good: "EPE addresses are endpoints of the kernel's path manager as configured",

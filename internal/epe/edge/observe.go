@@ -10,6 +10,8 @@ import (
 
 	"github.com/gaissmai/bart"
 
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/kernel/contain"
@@ -29,6 +31,10 @@ type observer struct {
 	stopped chan struct{}
 	// due: some networks are to be read.
 	due chan struct{}
+	// silenced are the connections that another program has switched off the reports of, of which
+	// the last was found at silencedAt. Only conditions are for them.
+	silenced   uint64
+	silencedAt time.Time
 }
 
 // startObserver starts reporting connections if a mode of the delivery follows from what they do.
@@ -85,6 +91,46 @@ func (e *Edge) stopObserver() error {
 	o.stop()
 	<-o.stopped
 	return errors.Join(err, o.diag.Close(), o.routes.Close())
+}
+
+// silencedFor is for how long it is a problem that another program has switched off the reports of a
+// connection that has ended.
+const silencedFor = time.Minute
+
+// conditions are that connections are reported, which other programs can end.
+func (o *observer) conditions() []condition.Condition {
+	return []condition.Condition{{
+		Name: "reports of connections", Good: "the program that reports connections is at the root of control groups",
+		Examine: func() ([]health.Problem, error) {
+			detached, err := o.watcher.Detached()
+			if err != nil || !detached {
+				return nil, err
+			}
+			return []health.Problem{{
+				Text:   "connections are not observed: the program that reports them was detached from the root of control groups",
+				Remedy: "have other programs leave it (bpftool cgroup tree), and restart edge",
+			}}, nil
+		},
+		Restore: o.watcher.Attach,
+	}, {
+		Name: "callbacks of sockets", Good: "no other program switches off the reports of connections",
+		Examine: func() ([]health.Problem, error) {
+			n, err := o.watcher.Silenced()
+			if err != nil {
+				return nil, err
+			}
+			if n > o.silenced {
+				o.silenced, o.silencedAt = n, time.Now()
+			}
+			if o.silencedAt.IsZero() || time.Since(o.silencedAt) > silencedFor {
+				return nil, nil
+			}
+			return []health.Problem{{
+				Text:   "timeouts of connections are not observed: another sock_ops program switches off their callbacks",
+				Remedy: "have that program (bpftool cgroup tree) set its flags beside those that a socket has, or be attached before edge starts",
+			}}, nil
+		},
+	}}
 }
 
 // receiveOutcomes applies reports until the watcher is closed.

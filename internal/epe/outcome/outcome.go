@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -88,6 +89,12 @@ type Watcher struct {
 	reader  *ringbuf.Reader
 	record  ringbuf.Record
 	lost    uint64
+
+	mu    sync.Mutex
+	group *os.File
+	// callbacks is the program at the control group; nil if it could not be attached again.
+	callbacks link.Link
+	closed    bool
 }
 
 // together is for how long reports of closed connections may wait for others.
@@ -134,12 +141,13 @@ func New(o Options) (_ *Watcher, err error) {
 			err = errors.Join(fmt.Errorf("report connections: %w", err), w.Close())
 		}
 	}()
-	group := o.Groups
-	if group == nil {
-		if group, err = Groups(); err != nil {
-			return nil, err
-		}
-		defer group.Close()
+	if o.Groups == nil {
+		w.group, err = Groups()
+	} else {
+		w.group, err = os.Open(fdPath(o.Groups))
+	}
+	if err != nil {
+		return nil, err
 	}
 	spec, err := loadProgram()
 	if err != nil {
@@ -158,12 +166,11 @@ func New(o Options) (_ *Watcher, err error) {
 	if w.reader, err = ringbuf.NewReader(w.objects.Reports); err != nil {
 		return nil, fmt.Errorf("read reports: %w", err)
 	}
-	l, err := link.AttachCgroup(link.CgroupOptions{Path: fmt.Sprintf("/proc/self/fd/%d", group.Fd()), Attach: ebpf.AttachCGroupSockOps, Program: w.objects.Observe})
-	if err != nil {
-		return nil, fmt.Errorf("attach to the root of control groups: %w", err)
+	if err := w.attach(); err != nil {
+		return nil, err
 	}
-	w.links = append(w.links, l)
-	if l, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: synackPoint, Program: w.objects.Unanswered}); err != nil {
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: synackPoint, Program: w.objects.Unanswered})
+	if err != nil {
 		return nil, fmt.Errorf("attach to tracepoint %q: %w", synackPoint, err)
 	}
 	w.links = append(w.links, l)
@@ -172,6 +179,76 @@ func New(o Options) (_ *Watcher, err error) {
 	}
 	w.links = append(w.links, l)
 	return w, nil
+}
+
+func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// attach attaches the program of callbacks to the control group.
+func (w *Watcher) attach() (err error) {
+	w.callbacks, err = link.AttachCgroup(link.CgroupOptions{Path: fdPath(w.group), Attach: ebpf.AttachCGroupSockOps, Program: w.objects.Observe})
+	if err == nil {
+		return nil
+	}
+	w.callbacks = nil
+	if list, failed := link.QueryPrograms(link.QueryOptions{Target: int(w.group.Fd()), Attach: ebpf.AttachCGroupSockOps}); errors.Is(err, unix.EPERM) && failed == nil && len(list.Programs) > 0 {
+		return &feature.Error{
+			Feature: "eBPF", Reason: fmt.Sprintf("the sock_ops program %d at the root of control groups excludes others", list.Programs[0].ID),
+			Remedy: "attach that program with BPF_F_ALLOW_MULTI (bpftool cgroup attach ... multi), and restart edge", Err: err,
+		}
+	}
+	return fmt.Errorf("attach to the root of control groups: %w", err)
+}
+
+// Detached reports whether another program has detached what reports connections. It is safe for
+// concurrent use with all other methods, as are Attach and Silenced.
+func (w *Watcher) Detached() (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return false, nil
+	}
+	if w.callbacks == nil {
+		return true, nil
+	}
+	info, err := w.callbacks.Info()
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return false, nil // no link, which another program could detach
+	}
+	if err != nil {
+		return false, fmt.Errorf("read link to the root of control groups: %w", err)
+	}
+	group := info.Cgroup()
+	return group != nil && group.CgroupId == 0, nil
+}
+
+// Attach reports connections again that are established from now on, after another program has
+// detached what does.
+func (w *Watcher) Attach() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil
+	}
+	if w.callbacks != nil {
+		if err := w.callbacks.Close(); err != nil {
+			return err
+		}
+	}
+	return w.attach()
+}
+
+// Silenced returns the number of connections that have ended, and of which only that was reported,
+// because another program has switched off the callbacks of their sockets.
+func (w *Watcher) Silenced() (n uint64, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return 0, nil
+	}
+	if err := w.objects.Silenced.Get(&n); err != nil {
+		return 0, fmt.Errorf("read number of silenced connections: %w", err)
+	}
+	return n, nil
 }
 
 // synackPoint is the tracepoint of SYN-ACKs that are sent again (Linux 4.15).
@@ -252,9 +329,18 @@ func decode(b []byte) (Report, error) {
 
 // Close stops reporting.
 func (w *Watcher) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
 	var errs []error
+	if w.callbacks != nil {
+		errs = append(errs, w.callbacks.Close())
+	}
 	for _, l := range w.links {
 		errs = append(errs, l.Close())
+	}
+	if w.group != nil {
+		errs = append(errs, w.group.Close())
 	}
 	if w.reader != nil {
 		errs = append(errs, w.reader.Close())

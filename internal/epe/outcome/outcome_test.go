@@ -3,11 +3,13 @@ package outcome
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,10 +17,13 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/feature"
 	"github.com/tabane/tabane/internal/kernel/clock"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
@@ -76,13 +81,16 @@ type watching struct {
 	processor atomic.Int64
 }
 
-func watch(t testing.TB) *watching {
+func watch(t testing.TB) *watching { return watchIn(t, nil) }
+
+// watchIn watches the connections of processes in a control group; nil is the root.
+func watchIn(t testing.TB, group *os.File) *watching {
 	t.Helper()
 	netnstest.Need(t)
 	w := &watching{t: t, ns: netnstest.New(t), reports: make(chan Report, 1<<16)}
 	netnstest.IP(t, w.ns, "link set lo up")
 	netnstest.Do(t, w.ns, func() (err error) {
-		w.watcher, err = New(Options{Bulk: 1 << 20})
+		w.watcher, err = New(Options{Bulk: 1 << 20, Groups: group})
 		return err
 	})
 	done := make(chan struct{})
@@ -328,6 +336,127 @@ neighbor add 2001:db8::1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent`)
 		<-dialing
 		l.Close()
 	}
+}
+
+// ownGroup moves the process into a control group of its own, of which other tests see nothing.
+func ownGroup(t *testing.T) *os.File {
+	t.Helper()
+	netnstest.Need(t)
+	root, err := Groups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	join := func(dir string) error {
+		return os.WriteFile(dir+"/cgroup.procs", []byte(fmt.Sprint(os.Getpid())), 0)
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, before, _ := strings.Cut("\n"+string(own), "\n0::")
+	before, _, _ = strings.Cut(before, "\n")
+	dir := fmt.Sprintf("%s/tabane-test-%d", fdPath(root), os.Getpid())
+	if err := errors.Join(os.Mkdir(dir, 0o755), join(dir)); err != nil {
+		t.Fatal(err)
+	}
+	group, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		root, err := Groups()
+		if err == nil {
+			err = errors.Join(join(fdPath(root)+before), group.Close(), os.Remove(fmt.Sprintf("%s/tabane-test-%d", fdPath(root), os.Getpid())), root.Close())
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return group
+}
+
+// another attaches a sock_ops program of another owner that sets all flags of a connection that is
+// established.
+func another(t *testing.T, group *os.File, attachFlags uint32) (detach func()) {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SockOps, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.Mov.Reg(asm.R6, asm.R1), asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), asm.JNE.Imm(asm.R2, 5, "end"),
+			asm.Mov.Imm(asm.R2, 4), asm.FnSockOpsCbFlagsSet.Call(), // BPF_SOCK_OPS_STATE_CB_FLAG
+			asm.Mov.Imm(asm.R0, 1).WithSymbol("end"), asm.Return(),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(group.Fd()), Program: p, Attach: ebpf.AttachCGroupSockOps, Flags: attachFlags}); err != nil {
+		t.Fatal(err)
+	}
+	detach = sync.OnceFunc(func() {
+		if err := errors.Join(link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(group.Fd()), Program: p, Attach: ebpf.AttachCGroupSockOps}), p.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(detach)
+	return detach
+}
+
+// TestBesideOtherPrograms: programs of others at the same control group that exclude ours, switch
+// off its callbacks, or detach it, are noticed.
+func TestBesideOtherPrograms(t *testing.T) {
+	group := ownGroup(t)
+	const multi = 1 << 1 // BPF_F_ALLOW_MULTI
+	detach := another(t, group, 0)
+	ns := netnstest.New(t)
+	netnstest.IP(t, ns, "link set lo up")
+	var refused *feature.Error
+	netnstest.Do(t, ns, func() error {
+		if _, err := New(Options{Bulk: 1 << 20, Groups: group}); !errors.As(err, &refused) || !strings.Contains(refused.Remedy, "BPF_F_ALLOW_MULTI") {
+			t.Errorf("beside one that excludes others: %v", err)
+		}
+		return nil
+	})
+	detach()
+
+	w := watchIn(t, group)
+	silenced := func() (n uint64) {
+		t.Helper()
+		n, err := w.watcher.Silenced()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const size = 3 << 20
+	w.next(Closed, w.download(w.ns, "[::1]:0", size, 0))
+	if n := silenced(); n != 0 {
+		t.Errorf("%d silenced connections without another program", n)
+	}
+	detach = another(t, group, multi)
+	w.next(Closed, w.download(w.ns, "[::1]:0", size, 0))
+	if silenced() == 0 {
+		t.Error("another program switches off callbacks, which is not noticed")
+	}
+	detach()
+
+	if detached, err := w.watcher.Detached(); detached || err != nil {
+		t.Errorf("detached %v, %v", detached, err)
+	}
+	if err := w.watcher.callbacks.Detach(); err != nil { // as bpftool link detach
+		t.Fatal(err)
+	}
+	if detached, err := w.watcher.Detached(); !detached || err != nil {
+		t.Errorf("after it was detached: %v, %v", detached, err)
+	}
+	if err := w.watcher.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	if detached, err := w.watcher.Detached(); detached || err != nil {
+		t.Errorf("attached again: detached %v, %v", detached, err)
+	}
+	w.next(Bulk, w.download(w.ns, "[::1]:0", size, 0))
 }
 
 // BenchmarkConnections measures what each short connection costs: without and with the program, and

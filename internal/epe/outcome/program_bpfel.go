@@ -46,6 +46,7 @@ const (
 	programVarBulk        = "bulk"
 	programVarLost        = "lost"
 	programVarNetns       = "netns"
+	programVarSilenced    = "silenced"
 )
 
 // loadProgram returns the embedded CollectionSpec for program.
@@ -107,10 +108,11 @@ type programMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
-	Report *ebpf.VariableSpec `ebpf:"_report"`
-	Bulk   *ebpf.VariableSpec `ebpf:"bulk"`
-	Lost   *ebpf.VariableSpec `ebpf:"lost"`
-	Netns  *ebpf.VariableSpec `ebpf:"netns"`
+	Report   *ebpf.VariableSpec `ebpf:"_report"`
+	Bulk     *ebpf.VariableSpec `ebpf:"bulk"`
+	Lost     *ebpf.VariableSpec `ebpf:"lost"`
+	Netns    *ebpf.VariableSpec `ebpf:"netns"`
+	Silenced *ebpf.VariableSpec `ebpf:"silenced"`
 }
 
 // programObjects contains all objects after they have been loaded into the kernel.
@@ -148,10 +150,11 @@ func (m *programMaps) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
-	Report *ebpf.Variable `ebpf:"_report"`
-	Bulk   *ebpf.Variable `ebpf:"bulk"`
-	Lost   *ebpf.Variable `ebpf:"lost"`
-	Netns  *ebpf.Variable `ebpf:"netns"`
+	Report   *ebpf.Variable `ebpf:"_report"`
+	Bulk     *ebpf.Variable `ebpf:"bulk"`
+	Lost     *ebpf.Variable `ebpf:"lost"`
+	Netns    *ebpf.Variable `ebpf:"netns"`
+	Silenced *ebpf.Variable `ebpf:"silenced"`
 }
 
 // programPrograms contains all programs after they have been loaded into the kernel.
