@@ -203,6 +203,9 @@ struct {
 	__type(value, __u32);
 } sender SEC(".maps");
 
+/* Connections that have sent LEARNED packets, of which no acknowledgment was seen. */
+__u64 unheard;
+
 /* The plan of a program. */
 volatile const __u32 plan_index;
 
@@ -787,8 +790,11 @@ __attribute__((noinline)) int choose(struct __sk_buff *skb, const struct segment
 	}
 	if (!c->bytes)
 		recall(c, s, plan, now);
-	if (!(c->head % LEARNED))
+	if (!(c->head % LEARNED)) {
+		if (c->head == LEARNED && !c->heard)
+			__sync_fetch_and_add(&unheard, 1);
 		remember(c, s, plan);
+	}
 	if (c->bytes < 0x40000000)
 		c->bytes += size;
 	if (c->next != s->sequence) /* what is between was sent while the route had no program */

@@ -73,6 +73,8 @@ type Edge struct {
 	hashing    hashing
 	canMark    func() bool
 	sprayer    *spray.Sprayer // nil: no mode needs it, or this host cannot do it
+	// unheard are connections that are not sprayed because their acknowledgments are not seen.
+	unheard counted
 	// keepsSprayer: a new configuration is about to need the sprayer.
 	keepsSprayer bool
 	// sharer shares what is measured; nil unless the delivery has a store.
@@ -721,7 +723,7 @@ func (e *Edge) Conditions() []condition.Condition {
 		list = append(list, condition.Marks(e.egress.marked()))
 	}
 	if s := e.sprayer; s != nil {
-		list = append(list, acknowledgments(s))
+		list = append(list, acknowledgments(s, &e.unheard)...)
 	}
 	if o := e.observer; o != nil {
 		list = append(list, o.conditions()...)

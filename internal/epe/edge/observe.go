@@ -31,10 +31,26 @@ type observer struct {
 	stopped chan struct{}
 	// due: some networks are to be read.
 	due chan struct{}
-	// silenced are the connections that another program has switched off the reports of, of which
-	// the last was found at silencedAt. Only conditions are for them.
-	silenced   uint64
-	silencedAt time.Time
+	// silenced are the connections that another program has switched off the reports of.
+	silenced counted
+}
+
+// counted is a count that is examined now and then. It is for one goroutine.
+type counted struct {
+	n    uint64
+	grew time.Time
+}
+
+// countedFor is for how long it is a problem that a count grew.
+const countedFor = time.Minute
+
+// recent applies what the count is now, and reports whether it grew in the last minute.
+func (c *counted) recent(n uint64) bool {
+	if n > c.n {
+		c.grew = time.Now()
+	}
+	c.n = n
+	return !c.grew.IsZero() && time.Since(c.grew) < countedFor
 }
 
 // startObserver starts reporting connections if a mode of the delivery follows from what they do.
@@ -93,10 +109,6 @@ func (e *Edge) stopObserver() error {
 	return errors.Join(err, o.diag.Close(), o.routes.Close())
 }
 
-// silencedFor is for how long it is a problem that another program has switched off the reports of a
-// connection that has ended.
-const silencedFor = time.Minute
-
 // conditions are that connections are reported, which other programs can end.
 func (o *observer) conditions() []condition.Condition {
 	return []condition.Condition{{
@@ -116,14 +128,8 @@ func (o *observer) conditions() []condition.Condition {
 		Name: "callbacks of sockets", Good: "no other program switches off the reports of connections",
 		Examine: func() ([]health.Problem, error) {
 			n, err := o.watcher.Silenced()
-			if err != nil {
+			if err != nil || !o.silenced.recent(n) {
 				return nil, err
-			}
-			if n > o.silenced {
-				o.silenced, o.silencedAt = n, time.Now()
-			}
-			if o.silencedAt.IsZero() || time.Since(o.silencedAt) > silencedFor {
-				return nil, nil
 			}
 			return []health.Problem{{
 				Text:   "timeouts of connections are not observed: another sock_ops program switches off their callbacks",

@@ -315,10 +315,10 @@ func (e *Edge) startSpraying(s *spray.Sprayer, err error) {
 	e.egress.startSpraying(s, nil)
 }
 
-// acknowledgments is the condition that packets of clients are read, which an interface that is made
-// again, or another program, ends.
-func acknowledgments(s *spray.Sprayer) condition.Condition {
-	return condition.Condition{
+// acknowledgments are the conditions that packets of clients are read, which an interface that is
+// made again, another program, or replies that arrive elsewhere end.
+func acknowledgments(s *spray.Sprayer, unheard *counted) []condition.Condition {
+	return []condition.Condition{{
 		Name: "acknowledgments", Good: "the acknowledgments of clients are read on all interfaces",
 		Examine: func() (problems []health.Problem, err error) {
 			links, err := s.Unread()
@@ -330,8 +330,21 @@ func acknowledgments(s *spray.Sprayer) condition.Condition {
 			}
 			return problems, err
 		},
-		Restore: s.Read,
-	}
+		Restore: func() error { return s.Read(false) },
+	}, {
+		Name: "sprayed connections", Good: "the acknowledgments of connections that are sprayed are seen",
+		Examine: func() ([]health.Problem, error) {
+			n, err := s.Unheard()
+			if err != nil || !unheard.recent(n) {
+				return nil, err
+			}
+			return []health.Problem{{
+				Text:   "no acknowledgments are seen of some connections, which are not sprayed: replies of clients arrive on another interface than packets to border routers leave through, or another tcx program there accepts them before",
+				Remedy: "have replies arrive on that interface, and other tcx programs return TCX_NEXT in place of TCX_PASS",
+			}}, nil
+		},
+		Restore: func() error { return s.Read(true) },
+	}}
 }
 
 // stopSpraying unloads what sprays packets after no mode does. It reports whether there is

@@ -62,6 +62,7 @@ const (
 	programVarNetwork     = "_network"
 	programVarPlan        = "_plan"
 	programVarPlanIndex   = "plan_index"
+	programVarUnheard     = "unheard"
 )
 
 // loadProgram returns the embedded CollectionSpec for program.
@@ -133,6 +134,7 @@ type programVariableSpecs struct {
 	Network   *ebpf.VariableSpec `ebpf:"_network"`
 	Plan      *ebpf.VariableSpec `ebpf:"_plan"`
 	PlanIndex *ebpf.VariableSpec `ebpf:"plan_index"`
+	Unheard   *ebpf.VariableSpec `ebpf:"unheard"`
 }
 
 // programObjects contains all objects after they have been loaded into the kernel.
@@ -186,6 +188,7 @@ type programVariables struct {
 	Network   *ebpf.Variable `ebpf:"_network"`
 	Plan      *ebpf.Variable `ebpf:"_plan"`
 	PlanIndex *ebpf.Variable `ebpf:"plan_index"`
+	Unheard   *ebpf.Variable `ebpf:"unheard"`
 }
 
 // programPrograms contains all programs after they have been loaded into the kernel.

@@ -40,8 +40,8 @@ type Plan struct {
 	Marks [MaxPaths]uint32
 }
 
-// Sprayer has the programs of one network namespace. Only Unread and Read are safe for concurrent use
-// with other methods.
+// Sprayer has the programs of one network namespace. Only Unread, Unheard and Read are safe for
+// concurrent use with other methods.
 type Sprayer struct {
 	spec     *ebpf.CollectionSpec // decoded once, copied for each plan
 	objects  programObjects
@@ -49,6 +49,7 @@ type Sprayer struct {
 
 	mu       sync.Mutex
 	attached map[string]bpf.Attachment // by interface; nil where it failed
+	closed   bool
 }
 
 // New loads the programs, and has acknowledgments read that arrive on the links. The caller calls
@@ -99,10 +100,11 @@ func (s *Sprayer) attach(link string) error {
 func (s *Sprayer) Unread() (links []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unread()
+	return s.unread(bpf.Detached)
 }
 
-func (s *Sprayer) unread() (links []string, err error) {
+// unread returns the interfaces on which the filter has a place from this one on.
+func (s *Sprayer) unread(from bpf.Place) (links []string, err error) {
 	for name, a := range s.attached {
 		if _, err := net.InterfaceByName(name); err != nil {
 			continue
@@ -113,18 +115,38 @@ func (s *Sprayer) unread() (links []string, err error) {
 				return nil, fmt.Errorf("read acknowledgments on %q: %w", name, err)
 			}
 		}
-		if place == bpf.Detached {
+		if place >= from {
 			links = append(links, name)
 		}
 	}
 	return links, nil
 }
 
-// Read has acknowledgments read on the interfaces that Unread returns.
-func (s *Sprayer) Read() error {
+// Unheard returns the number of connections that have sent many packets, and of which no
+// acknowledgment was read: these arrive on another interface, or another program before the filter
+// accepts them.
+func (s *Sprayer) Unheard() (n uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	links, err := s.unread()
+	if s.closed {
+		return 0, nil
+	}
+	if err := s.objects.Unheard.Get(&n); err != nil {
+		return 0, fmt.Errorf("read number of connections without acknowledgments: %w", err)
+	}
+	return n, nil
+}
+
+// Read has acknowledgments read on the interfaces that Unread returns; with first, also where
+// another program is before the filter.
+func (s *Sprayer) Read(first bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from := bpf.Detached
+	if first {
+		from = bpf.Behind
+	}
+	links, err := s.unread(from)
 	for _, name := range links {
 		if a := s.attached[name]; a != nil {
 			s.attached[name] = nil
@@ -252,6 +274,7 @@ func (s *Sprayer) UDP() (map[uint32]uint64, error) {
 func (s *Sprayer) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.closed = true
 	var errs []error
 	for _, a := range s.attached {
 		if a != nil {

@@ -11,8 +11,11 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/kernel/bpf"
 	"github.com/tabane/tabane/internal/kernel/clock"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/kernel/route"
@@ -523,7 +526,7 @@ func TestReadAgain(t *testing.T) {
 	unread("without the interface")
 	netnstest.IP(t, namespace, lan)
 	unread("made again", "lan")
-	if err := s.Read(); err != nil {
+	if err := s.Read(false); err != nil {
 		t.Error(err)
 	}
 	unread("read again")
@@ -531,4 +534,76 @@ func TestReadAgain(t *testing.T) {
 		t.Error(err)
 	}
 	unread("closed")
+}
+
+// TestUnheard: connections whose acknowledgments are not seen are counted, and the filter is put
+// before a program of others that accepts them.
+func TestUnheard(t *testing.T) {
+	const size, packets = 1000, 130
+	n := newBench(t)
+	unheard := func() uint64 {
+		t.Helper()
+		count, err := n.sprayer.Unheard()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return count
+	}
+	send := func(from uint32, acknowledged bool) {
+		t.Helper()
+		n.path(t, syn(from-1))
+		for i := range uint32(packets) {
+			n.path(t, segment(true, from+i*size, 1, 1, 0, size))
+			if acknowledged {
+				n.receive(t, segment(false, 1, from+(i+1)*size, 1, 1, 0))
+			}
+		}
+	}
+	if send(1, true); unheard() != 0 {
+		t.Error("a connection that is acknowledged counts")
+	}
+	if send(1<<20, false); unheard() != 1 {
+		t.Errorf("%d connections of 1 count", unheard())
+	}
+
+	accept, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accept.Close()
+	netnstest.Do(t, n.server, func() error {
+		lan, err := net.InterfaceByName("lan")
+		if err != nil {
+			return err
+		}
+		l, err := link.AttachTCX(link.TCXOptions{Interface: lan.Index, Program: accept, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			t.Skip(err)
+		}
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		for _, first := range []bool{false, true} {
+			place, err := bpf.PlaceOf(n.sprayer.attached["lan"])
+			if err != nil || place != bpf.Behind {
+				t.Errorf("place %d, %v", place, err)
+			}
+			if err := n.sprayer.Read(first); err != nil {
+				return err
+			}
+		}
+		place, err := bpf.PlaceOf(n.sprayer.attached["lan"])
+		if place != bpf.Placed {
+			t.Errorf("read again: place %d", place)
+		}
+		return err
+	})
+}
+
+// syn is a SYN-ACK of the connection of segments.
+func syn(sequence uint32) []byte {
+	f := segment(true, sequence, 1, 1, 0, 0)
+	f[14+40+13] |= 2
+	return f
 }
