@@ -581,7 +581,11 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 	case leave && at >= 0 && n.arms[at].rests(now):
 		t.change(now, n, t.mode(best.mode), fmt.Sprintf("%s made no progress", t.mode(n.mode)))
 	case leave:
-		t.change(now, n, t.mode(best.mode), fmt.Sprintf("%s cannot be used", t.mode(n.mode)))
+		to := t.mode(best.mode)
+		if !slices.ContainsFunc(n.arms, func(a arm) bool { return a.trials > 0 }) { // as a new network
+			to, _ = t.start(n.origin, slices.DeleteFunc(slices.Clone(able), func(m Mode) bool { i := t.armOf(n, m); return i >= 0 && !usable(i) }))
+		}
+		t.change(now, n, to, fmt.Sprintf("%s cannot be used", t.mode(n.mode)))
 	default:
 		t.change(now, n, t.mode(best.mode), fmt.Sprintf("measured %s against %s", percent(float64(best.mean-n.arms[at].mean)), t.mode(n.mode)))
 	}

@@ -155,6 +155,21 @@ func TestDeadPath(test *testing.T) {
 	}
 }
 
+// TestAfterANamedMode: a network of which a mode was in use that cannot be chosen begins as a new one
+// does.
+func TestAfterANamedMode(test *testing.T) {
+	t := New(Options{Explore: 0.1, Networks: 1000, Start: b})
+	t.Closed(start, prefix(1), originAS(origin), "spray", Outcome{Bytes: 100 * Bulk, Goodput: 1e6})
+	if got := t.Mode(start, prefix(1), origin, able); got != b {
+		test.Errorf("%s, want %s", got, b)
+	}
+	t.Closed(start, prefix(2), originAS(origin), "spray", Outcome{Bytes: 100 * Bulk, Goodput: 1e6})
+	t.Stalled(start, prefix(2), origin, b, false)
+	if got := t.Mode(start, prefix(2), origin, able); got == b {
+		test.Errorf("%s, which made no progress", got)
+	}
+}
+
 // TestWithdrawn: a mode that cannot be used is never chosen or tried.
 func TestWithdrawn(test *testing.T) {
 	rapid.Check(test, func(test *rapid.T) {
