@@ -188,6 +188,10 @@ func (d *Detector) report(r reply) {
 		contain.Count(contain.BFD, r.Panic)
 		return
 	}
+	if r.Ignored != "" {
+		d.log.Warn("bfd packets of the neighbor are ignored", "neighbor", r.Neighbor, "reason", r.Ignored)
+		return
+	}
 	d.mu.Lock()
 	n := d.neighbors[r.Neighbor]
 	if n != nil {

@@ -8,9 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
@@ -214,6 +217,48 @@ func TestFamilies(t *testing.T) {
 				t.Error("a packet with the hop limit 255 did not arrive")
 			}
 		})
+	}
+}
+
+// TestIgnoredPackets: why the packets of a neighbor are ignored is logged, once.
+func TestIgnoredPackets(t *testing.T) {
+	netnstest.NeedIsolation(t)
+	reasons := make(chan string, 8)
+	e := newEngine(func(string, transition) {}, func(err error) { panic(err) })
+	e.ignored = func(neighbor, reason string) { reasons <- neighbor + ": " + reason }
+	defer e.die()
+	if err := e.add(Neighbor{Name: "other", Local: here, Remote: there, Config: slow}); err != nil {
+		t.Fatal(err)
+	}
+	dialer := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(there, 0)), Control: onSocket(func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hopLimit)
+	})}
+	c, err := dialer.Dial("udp", netip.AddrPortFrom(here, port).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	authenticated := append(packet{multiplier: 3, my: 1, desiredTx: time.Second}.encode(), 1, 4, 0, 'x') // a simple password
+	authenticated[1] |= flagAuth
+	authenticated[3] = byte(len(authenticated))
+	for range 2 {
+		if _, err := c.Write(authenticated); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case got := <-reasons:
+		if !strings.HasPrefix(got, "other: they are authenticated") {
+			t.Error(got)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("nothing is reported")
+	}
+	var log strings.Builder
+	d := New(slog.New(slog.NewTextHandler(&log, nil)), nil, nil)
+	d.report(reply{Neighbor: "other", Ignored: "reason"})
+	if !strings.Contains(log.String(), "level=WARN") || len(reasons) > 0 {
+		t.Errorf("%s, %d more", log.String(), len(reasons))
 	}
 }
 

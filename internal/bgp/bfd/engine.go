@@ -45,9 +45,11 @@ const (
 
 // engine runs the sessions over UDP sockets. It is safe for concurrent use.
 type engine struct {
-	// report is called by the session's loop, which it must not block, and fault with a panic.
-	report func(neighbor string, t transition)
-	fault  func(error)
+	// report is called by the session's loop, which it must not block, fault with a panic, and
+	// ignored, unless it is nil, with the reason why packets of a neighbor are ignored.
+	report  func(neighbor string, t transition)
+	fault   func(error)
+	ignored func(neighbor, reason string)
 
 	mu        sync.Mutex
 	listeners map[netip.Addr]*listener // by local address
@@ -78,8 +80,9 @@ type listener struct {
 	fault func(error)
 	done  chan struct{}
 
-	mu    sync.Mutex
-	peers map[netip.Addr]*peer // by remote address
+	mu      sync.Mutex
+	peers   map[netip.Addr]*peer // by remote address
+	ignored func(neighbor, reason string)
 }
 
 // peer is a session and its loop.
@@ -89,6 +92,8 @@ type peer struct {
 	packets       chan packet
 	stop, done    chan struct{}
 	out           sender
+	// warned is when it was last reported that packets are ignored. Its listener has it.
+	warned time.Time
 }
 
 // add starts a session.
@@ -121,7 +126,7 @@ func (e *engine) add(n Neighbor) error {
 	e.peers[n.Name] = p
 	e.publish()
 	l.mu.Lock()
-	l.peers[n.Remote] = p
+	l.peers[n.Remote], l.ignored = p, e.ignored
 	l.mu.Unlock()
 	go p.run(n.Config, e)
 	return nil
@@ -241,12 +246,11 @@ func (l *listener) run() {
 	}
 }
 
+// warnAgain is the least time between two reports that packets of a neighbor are ignored.
+const warnAgain = 10 * time.Minute
+
 // take passes a packet to its session.
 func (l *listener) take(b, control []byte, from netip.Addr) {
-	packet, err := decode(b)
-	if err != nil || optionsOf(l.local).receivedHopLimit(control) != hopLimit {
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.peers[from]
@@ -254,6 +258,17 @@ func (l *listener) take(b, control []byte, from netip.Addr) {
 		p = l.peers[from.WithZone("")]
 	}
 	if p == nil {
+		return
+	}
+	packet, err := decode(b)
+	if hops := optionsOf(l.local).receivedHopLimit(control); hops != hopLimit {
+		err = fmt.Errorf("the hop limit is %d instead of %d: they were forwarded", hops, hopLimit)
+	}
+	if err != nil {
+		if now := time.Now(); l.ignored != nil && now.Sub(p.warned) > warnAgain {
+			p.warned = now
+			l.ignored(p.name, err.Error())
+		}
 		return
 	}
 	select {

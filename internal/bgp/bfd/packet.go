@@ -85,7 +85,7 @@ func decode(b []byte) (packet, error) {
 	case int(b[3]) < packetSize || int(b[3]) > len(b):
 		return packet{}, fmt.Errorf("length field %d in %d bytes", b[3], len(b))
 	case b[1]&flagAuth != 0:
-		return packet{}, errors.New("unexpected authentication section")
+		return packet{}, errors.New("they are authenticated, which is not supported: switch it off at the neighbor")
 	case b[1]&flagMultipoint != 0:
 		return packet{}, errors.New("multipoint bit is set")
 	}

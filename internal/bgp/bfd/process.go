@@ -38,6 +38,7 @@ type reply struct {
 	Neighbor   string     `json:",omitempty"`
 	Transition transition `json:",omitempty"`
 	Notice     string     `json:",omitempty"`
+	Ignored    string     `json:",omitempty"` // why packets of the neighbor are
 	Panic      string     `json:",omitempty"` // one that was contained
 }
 
@@ -84,6 +85,7 @@ func serve(in io.Reader, out io.Writer) error {
 		func(neighbor string, t transition) { send(reply{Neighbor: neighbor, Transition: t}) },
 		func(err error) { send(reply{Panic: err.Error()}) },
 	)
+	e.ignored = func(neighbor, reason string) { send(reply{Neighbor: neighbor, Ignored: reason}) }
 	e.assist()
 	ended := make(chan error, 1)
 	go func() {
