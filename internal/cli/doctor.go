@@ -161,15 +161,36 @@ func remedies(problems []health.Problem) string {
 }
 
 // consequences returns what follows from the status of a daemon: for edge whether its egress peers
-// fit into the slots of a connection, for gateway what is to be done for its packets.
+// fit into the slots of a connection, and whether packets to SIDs are sent, for gateway what is to be done for its packets.
 func consequences(name string, body []byte) ([]doctor.Finding, error) {
 	switch name {
 	case role.Edge:
-		return slots(body)
+		list, err := slots(body)
+		return append(list, toSIDs(body)...), err
 	case role.Gateway:
 		return ofGateway(body)
 	}
 	return nil, nil
+}
+
+// toSIDs examines what may drop packets to the SIDs of egress peers. slots reports an invalid body.
+func toSIDs(body []byte) []doctor.Finding {
+	var s struct {
+		Address netip.Addr `json:"address"`
+		Peers   []struct {
+			SIDs []netip.Addr `json:"sids"`
+		} `json:"peers"`
+	}
+	var sids []netip.Addr
+	if json.Unmarshal(body, &s) == nil {
+		for _, p := range s.Peers {
+			sids = append(sids, p.SIDs...)
+		}
+	}
+	if len(sids) == 0 || !s.Address.Is6() {
+		return nil
+	}
+	return []doctor.Finding{doctor.EgressFilters(s.Address, sids)}
 }
 
 func slots(body []byte) ([]doctor.Finding, error) {
