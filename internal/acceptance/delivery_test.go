@@ -401,4 +401,17 @@ func TestDeliveryLeavesDeadPaths(t *testing.T) {
 	status(`"through":["transit-a"]`)
 	loss("0%")
 	status(used)
+
+	l.edit("server", "edge", func(s section) {
+		s["delivery"] = map[string]any{"default": map[string]any{"spray": []string{"transit-b", "transit-a"}}}
+	})
+	l.reloaded("server", "edge", "delivery changed")
+	status(used)
+	download()
+	loss("100%")
+	download() // requests are answered through the first peer
+	status(left)
+	status(`"through":["transit-a"]`)
+	loss("0%")
+	status(used)
 }
