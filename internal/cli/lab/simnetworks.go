@@ -60,10 +60,10 @@ its mode, and left a full link or returned to it.
 With --spray, downloads to drawn networks with two to four paths are simulated packet by packet, over each path alone and sprayed over
 all of them by the decisions of the mode spray. It prints what they bring compared with the first path, and with the best one: the
 distribution, and the share of networks with 0.98 or more. The first row repeats the first path alone with other random numbers. With
---pairs, they have two paths of 5 to 100 Mbit/s, the second one up to 40 ms longer, and the first two tables follow for the same networks:
-what auto makes of them, which sprays nothing. With --clients, downloads to that many client networks at once share the paths, and know
-nothing of each other: the table has what all together bring, what the least one has of the median, and how long short ones take beside
-them.`,
+--pairs, they have two paths of 5 to 100 Mbit/s, the second one up to 40 ms longer, a fifth of which deliver in slots, and the first two
+tables follow for the same networks: what auto makes of them, which sprays nothing. With --clients, downloads to that many client networks
+at once share the paths, and know nothing of each other: the table has what all together bring, what the least one has of the median, and
+how long short ones take beside them.`,
 		Example: `  tabane sim networks
   tabane sim networks --start best --explore 0.05
   tabane sim networks --many 200 --change-every 150 --runs 1

@@ -122,9 +122,7 @@ func Draw(o Options) World {
 	for i := range w.Paths {
 		p := &w.Paths[i]
 		buckets.bucket(&p.Forward)
-		if slot := slots.duration(minSlot, maxSlot); slots.chance(slotted) {
-			p.Forward.Slot, p.Backward.Slot = slot, slot
-		}
+		slots.slot(p)
 	}
 	if o.Kind == EPE && d.chance(0.1) {
 		w.Shared = d.shared(w.Paths)
@@ -170,9 +168,9 @@ const (
 )
 
 // Pair draws two paths like those of neighboring egress peers: of 5 to 100 Mbit/s, the second one up to
-// 40 ms longer; a quarter of them has jitter, and a quarter loses.
+// 40 ms longer; a quarter of them has jitter, a quarter loses, and a fifth delivers in slots.
 func Pair(o Options) World {
-	d := dice{rand.New(rand.NewPCG(o.Seed, uint64(len(Kinds()))<<32|uint64(o.Number)))}
+	d, slots := o.pairDice(0), o.pairDice(2)
 	w := World{Options: o, Lasts: pairLasts}
 	delay := d.duration(leastPairDelay, mostPairDelay)
 	longer := time.Duration(d.Float64() * float64(mostLonger)).Round(100 * time.Microsecond)
@@ -186,7 +184,9 @@ func Pair(o Options) World {
 		if d.chance(0.25) {
 			p.Loss = linkmodel.Loss{Kind: linkmodel.Random, P: digits(d.log(leastPairLoss, mostPairLoss))}
 		}
-		w.Paths = append(w.Paths, Path{Forward: p, Backward: back})
+		path := Path{Forward: p, Backward: back}
+		slots.slot(&path)
+		w.Paths = append(w.Paths, path)
 	}
 	return w
 }
@@ -194,7 +194,21 @@ func Pair(o Options) World {
 // dice returns the generator of a world for a purpose. What is drawn for one does not depend on what
 // is drawn for others.
 func (o Options) dice(purpose uint64) dice {
-	return dice{rand.New(rand.NewPCG(o.Seed, purpose<<48|uint64(slices.Index(Kinds(), o.Kind))<<32|uint64(o.Number)))}
+	return o.diceOf(slices.Index(Kinds(), o.Kind), purpose)
+}
+
+// pairDice is dice for Pair, whatever the kind is.
+func (o Options) pairDice(purpose uint64) dice { return o.diceOf(len(Kinds()), purpose) }
+
+func (o Options) diceOf(kind int, purpose uint64) dice {
+	return dice{rand.New(rand.NewPCG(o.Seed, purpose<<48|uint64(kind)<<32|uint64(o.Number)))}
+}
+
+// slot draws whether a path delivers in slots, both ways.
+func (d dice) slot(p *Path) {
+	if slot := d.duration(minSlot, maxSlot); d.chance(slotted) {
+		p.Forward.Slot, p.Backward.Slot = slot, slot
+	}
 }
 
 // bucket draws whether a path is shaped by a token bucket, or policed by one: then what it has no

@@ -99,6 +99,25 @@ func TestDrawVaries(t *testing.T) {
 	}
 }
 
+// TestPair: a fifth of the paths of pairs delivers in slots, both ways.
+func TestPair(t *testing.T) {
+	const count = 500
+	slots := 0
+	for n := range count {
+		for _, p := range Pair(Options{Kind: EPE, Seed: 3, Number: n}).Paths {
+			if p.Forward.Slot != p.Backward.Slot || p.Forward.Slot != 0 && (p.Forward.Slot < minSlot || p.Forward.Slot > maxSlot) {
+				t.Fatalf("pair %d has slots of %v and %v", n, p.Forward.Slot, p.Backward.Slot)
+			}
+			if p.Forward.Slot > 0 {
+				slots++
+			}
+		}
+	}
+	if share := float64(slots) / 2 / count; share < 0.15 || share > 0.25 {
+		t.Errorf("%.2f of the paths deliver in slots", share)
+	}
+}
+
 func run(traffic, transport string, goodput, gap float64) result.Run {
 	return result.Run{
 		CellKey: result.CellKey{Case: theCase, Traffic: traffic, Transport: transport},
