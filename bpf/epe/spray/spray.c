@@ -762,12 +762,53 @@ __attribute__((noinline)) int first(struct connection *c, const struct segment *
 	return chosen;
 }
 
+/* Counts a segment as sent over a path, and has a record say so. */
+static __always_inline void write(struct connection *c, __u32 at, __u32 path, __u32 now, __u32 size)
+{
+	struct record *r = &c->records[at & (RECORDS - 1)];
+	struct spray_path *p = &c->path[SPRAY_PATH(path)];
+
+	spray_send(p, now, size);
+	r->end = c->next;
+	r->length = size;
+	r->sent = now;
+	r->acknowledged = p->gone;
+	r->retransmitted = 0;
+	r->path = path;
+	r->arrived = 0;
+	r->lost = SPRAY_NONE;
+}
+
+/*
+ * Sends new data home while all records are used. The last one grows, or is used again once it has
+ * arrived: what is not counted waits on home all the same, so that what is sent there later would seem
+ * to be slow.
+ */
+__attribute__((noinline)) int send_home(struct connection *c, __u32 now, __u32 size)
+{
+	struct record *last;
+
+	if (!c)
+		return 0;
+	last = &c->records[(c->head - 1) & (RECORDS - 1)];
+	if (c->head - c->tail < RECORDS) {
+		write(c, c->head, c->home, now, size);
+		c->head++;
+	} else if (last->arrived) {
+		write(c, c->head - 1, c->home, now, size);
+	} else if (last->path == c->home) {
+		last->end = c->next;
+		last->length += size;
+		spray_send(&c->path[SPRAY_PATH(c->home)], now, size);
+	}
+	return c->home;
+}
+
 /* The path of a segment with data. */
 __attribute__((noinline)) int choose(struct __sk_buff *skb, const struct segment *s, const struct plan *plan)
 {
 	__u32 now = bpf_ktime_get_ns() / 1000, at, size, chosen;
 	struct connection *c;
-	struct record *r;
 
 	if (!s || !plan)
 		return 0;
@@ -800,8 +841,8 @@ __attribute__((noinline)) int choose(struct __sk_buff *skb, const struct segment
 	if (c->next != s->sequence) /* what is between was sent while the route had no program */
 		c->stamp = timestamp(skb, s, 0);
 	c->next = s->sequence + size;
-	if (c->head - c->tail >= RECORDS)
-		return c->home;
+	if (c->head - c->tail >= RECORDS - 1)
+		return send_home(c, now, size);
 	/* Home is not the first path because it was faster. Losses can make it slower than that. */
 	if (c->first && c->bytes < 0x40000000 && spray_loses(&c->path[SPRAY_PATH(c->home)]) &&
 	    (__u64)c->bytes * 1000 < (__u64)(now - c->began) * c->first) {
@@ -826,16 +867,7 @@ __attribute__((noinline)) int choose(struct __sk_buff *skb, const struct segment
 		}
 	}
 	chosen = first(c, s, plan, now);
-	spray_send(&c->path[SPRAY_PATH(chosen)], now, size);
-	r = &c->records[c->head & (RECORDS - 1)];
-	r->end = c->next;
-	r->length = size;
-	r->sent = now;
-	r->acknowledged = c->path[SPRAY_PATH(chosen)].gone;
-	r->retransmitted = 0;
-	r->path = chosen;
-	r->arrived = 0;
-	r->lost = SPRAY_NONE;
+	write(c, c->head, chosen, now, size);
 	c->head++;
 	return chosen;
 }

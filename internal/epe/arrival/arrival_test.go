@@ -185,6 +185,34 @@ func TestSilentHome(t *testing.T) {
 	}
 }
 
+// TestFullRecords: what is in flight on home stays known when it is more than the records of a
+// connection, whatever arrives first.
+func TestFullRecords(t *testing.T) {
+	const ms = time.Millisecond
+	for _, selective := range []bool{false, true} {
+		c := New(&Network{}, 2, 0, 0)
+		now, sequence := time.Duration(0), uint32(0)
+		for i := range 4 * uint32(records) {
+			c.Choose(now, sequence, segment)
+			sequence += segment
+			now += ms
+			if left := uint32(segment); selective && i%100 == 99 {
+				c.Acknowledged(now, 0, []Block{{left, sequence}})
+			}
+		}
+		if sent := c.Sent(); sent[0]+sent[1] != sequence {
+			t.Errorf("selective %v: %d of %d bytes count as sent", selective, sent, sequence)
+		}
+		for c.tail != c.head {
+			now += ms
+			c.Acknowledged(now, sequence, nil)
+		}
+		if gone := c.path[0].Gone + c.path[1].Gone; gone != sequence {
+			t.Errorf("selective %v: %d of %d bytes have arrived", selective, gone, sequence)
+		}
+	}
+}
+
 // TestAnything: whatever arrives, in whatever order, nothing panics, and a path is one of those that
 // there are.
 func TestAnything(t *testing.T) {

@@ -272,8 +272,8 @@ func (c *Connection) Choose(at time.Duration, sequence, size uint32) int {
 	}
 	c.bytes = min(c.bytes+size, 1<<30)
 	c.next = sequence + size
-	if c.head-c.tail >= records {
-		return c.home
+	if c.head-c.tail >= records-1 {
+		return c.sendHome(now, size)
 	}
 	if later(now-c.period, rounds) {
 		c.period = now
@@ -290,11 +290,35 @@ func (c *Connection) Choose(at time.Duration, sequence, size uint32) int {
 		}
 	}
 	chosen := c.choose(at, size)
-	p := &c.path[chosen]
-	p.send(now, size)
-	*c.record(c.head) = record{end: c.next, length: size, sent: now, acknowledged: p.Gone, path: chosen}
+	c.write(c.head, chosen, now, size)
 	c.head++
 	return chosen
+}
+
+// write counts a segment as sent over a path, and has a record say so.
+func (c *Connection) write(at uint32, path int, now, size uint32) {
+	p := &c.path[path]
+	p.send(now, size)
+	*c.record(at) = record{end: c.next, length: size, sent: now, acknowledged: p.Gone, path: path}
+}
+
+// sendHome sends new data home while all records are used. The last one grows, or is used again once it
+// has arrived: what is not counted waits on home all the same, so that what is sent there later would
+// seem to be slow.
+func (c *Connection) sendHome(now, size uint32) int {
+	last := c.record(c.head - 1)
+	switch {
+	case c.head-c.tail < records:
+		c.write(c.head, c.home, now, size)
+		c.head++
+	case last.arrived:
+		c.write(c.head-1, c.home, now, size)
+	case last.path == c.home:
+		last.end = c.next
+		last.length += size
+		c.path[c.home].send(now, size)
+	}
+	return c.home
 }
 
 // choose returns the path of new data.

@@ -450,6 +450,19 @@ func TestFlowsOfAClient(t *testing.T) {
 	}
 }
 
+// TestFullRecords: what home carries counts although more is in flight than a connection has records.
+func TestFullRecords(t *testing.T) {
+	n := newBench(t)
+	const size, sent = 1000, 700
+	for i := range uint32(sent + 1) {
+		n.path(t, segment(true, 1+i*size, 1, 1, 0, size))
+	}
+	known, err := n.sprayer.Known()
+	if err != nil || len(known) != 1 || known[0].TCP != sent*size {
+		t.Errorf("%+v, %v, want %d bytes", known, err, sent*size)
+	}
+}
+
 // TestRoundTripAfterOutage: of a path that carried nothing for some time, and was left, round trips
 // of what it had in flight then are not remembered.
 func TestRoundTripAfterOutage(t *testing.T) {
