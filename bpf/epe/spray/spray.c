@@ -99,6 +99,7 @@ struct datagrams {
 	__u32 first; /* where it began */
 	__u32 away; /* time at which it left that; 0: it has not */
 	__u32 wait; /* how long it stays away */
+	__u32 silent; /* times in a row that home was left, since the client was silent */
 	__u32 total; /* bytes, up to SPRAY_BEGIN */
 	__u32 bytes[SPRAY_PATHS]; /* carried since they were counted */
 };
@@ -1080,6 +1081,16 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 		f->left = now ? now : 1;
 		f->progress = now;
 	}
+	if (f->silent && f->heard == f->progress) {
+		/* All paths were silent: what failed is what they have in common. */
+		if (f->silent >= (plan->may & 1) + (plan->may >> 1 & 1) + (plan->may >> 2 & 1) + (plan->may >> 3 & 1) &&
+		    plan->may >> SPRAY_PATH(f->first) & 1) {
+			f->home = f->first;
+			f->away = 0;
+			f->wait /= 2;
+		}
+		f->silent = 0;
+	}
 	home = SPRAY_PATH(f->home);
 	/* Where a client never sends, silence says nothing. */
 	limit = (f->left && now - f->left < SPRAY_SUSPECT) || (d->turns.doubt && now - d->turns.doubt < SPRAY_SUSPECT) ? SPRAY_DEAD / 3 :
@@ -1100,6 +1111,8 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 				f->home = home = other;
 				f->progress = now;
 				f->away = now ? now : 1;
+				if (++f->silent > 1)
+					break;
 				f->wait = f->wait > SPRAY_AWAY / 2 ? 2 * f->wait : SPRAY_AWAY;
 				if (f->wait > SPRAY_MAX_PAUSE)
 					f->wait = SPRAY_MAX_PAUSE;
@@ -1166,6 +1179,12 @@ int send(struct __sk_buff *skb)
 	return LWT_REROUTE;
 }
 
+/* Whether a record was in flight on a path that was dead: it arrives late, and says nothing of the round trip. */
+static __always_inline int sent_dead(const struct connection *c, const struct record *r)
+{
+	return c->died && !c->path[SPRAY_PATH(r->path)].shortest && !spray_later(r->sent, c->died);
+}
+
 /* Applies the arrival of a record. */
 __attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
 {
@@ -1191,8 +1210,7 @@ __attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
 		r->lost = spray_retransmitted(p, spray_later(spray_shortest(home), now - r->retransmitted), now);
 		return 0;
 	}
-	/* What was in flight on a path that was dead arrives late, and says nothing of its round trip. */
-	if (c->old || (c->died && !p->shortest && !spray_later(r->sent, c->died)))
+	if (c->old || sent_dead(c, r))
 		return 0;
 	spray_arrived(p, home->rate, now - r->sent, r->length, r->acknowledged);
 	if (!c->trial.need || r->path != c->home)
@@ -1243,8 +1261,9 @@ __attribute__((noinline)) int twice(struct connection *c, __u32 right, __u32 now
 		return 0;
 	p = &c->path[SPRAY_PATH(r->path)];
 	spray_found(p, r->lost);
-	spray_arrived(p, c->path[SPRAY_PATH(c->home)].rate, now - r->sent, r->length, r->acknowledged);
 	r->lost = SPRAY_NONE;
+	if (!sent_dead(c, r))
+		spray_arrived(p, c->path[SPRAY_PATH(c->home)].rate, now - r->sent, r->length, r->acknowledged);
 	return 0;
 }
 

@@ -185,6 +185,39 @@ func TestSilentHome(t *testing.T) {
 	}
 }
 
+// TestSilentClient: a flow whose client is not heard over any path, as while the uplink is down, begins
+// again where it was before, and the next failure of that is its first one.
+func TestSilentClient(t *testing.T) {
+	const ms = time.Millisecond
+	f := NewFlow(&Network{}, 2, 0)
+	over := func(from, until time.Duration, heard bool) (last int) {
+		for now := from; now < until; now += 10 * ms {
+			last = f.Choose(now, segment)
+			if heard {
+				f.Heard(now + ms)
+			}
+		}
+		return last
+	}
+	over(0, 500*ms, true)
+	if got := over(500*ms, 1500*ms, false); got != 1 {
+		t.Fatalf("after 1 s of silence path %d", got)
+	}
+	f.Heard(1500 * ms)
+	if got := over(1510*ms, 2000*ms, true); got != 0 {
+		t.Errorf("after that path %d", got)
+	}
+	if got := over(2000*ms, 2400*ms, false); got != 1 {
+		t.Errorf("after 0.4 s of silence path %d", got)
+	}
+	if got := over(2400*ms, 12*time.Second, true); got != 1 {
+		t.Errorf("heard over that, path %d", got)
+	}
+	if got := over(12*time.Second, 13*time.Second, true); got != 0 {
+		t.Errorf("after 10 s path %d", got)
+	}
+}
+
 // TestFullRecords: what is in flight on home stays known when it is more than the records of a
 // connection, whatever arrives first.
 func TestFullRecords(t *testing.T) {
@@ -492,6 +525,11 @@ func TestRoundTripAfterOutage(t *testing.T) {
 	now += 30 * ms
 	if c.Acknowledged(now, sequence, nil); c.path[0].shortest() != 0 {
 		t.Errorf("the round trip of the dead path is %d", c.path[0].shortest())
+	}
+	// What was sent again arrives twice.
+	now += 30 * ms
+	if c.Acknowledged(now, sequence, []Block{{lost, lost + segment}}); c.path[0].shortest() != 0 || c.path[0].Late != 1 {
+		t.Errorf("the round trip of the dead path is %d, and %d packets were late", c.path[0].shortest(), c.path[0].Late)
 	}
 	for range 40 {
 		choose()

@@ -373,6 +373,12 @@ func (c *Connection) choose(at time.Duration, size uint32) int {
 	return chosen
 }
 
+// sentDead reports whether a record was in flight on a path that was dead: it arrives late, and says
+// nothing of the round trip.
+func (c *Connection) sentDead(r *record) bool {
+	return c.died != 0 && c.path[r.path].Shortest == 0 && !later(r.sent, c.died)
+}
+
 // arrived applies the arrival of a record.
 func (c *Connection) arrived(at, now uint32) {
 	r := c.record(at)
@@ -391,8 +397,7 @@ func (c *Connection) arrived(at, now uint32) {
 		r.lost = p.retransmitted(later(home.shortest(), now-r.retransmitted), now)
 		return
 	}
-	// What was in flight on a path that was dead arrives late, and says nothing of its round trip.
-	if c.died != 0 && p.Shortest == 0 && !later(r.sent, c.died) {
+	if c.sentDead(r) {
 		return
 	}
 	p.arrived(home.Rate, now-r.sent, r.length, r.acknowledged)
@@ -417,8 +422,10 @@ func (c *Connection) twice(right, now uint32) {
 	}
 	p := &c.path[r.path]
 	p.found(r.lost)
-	p.arrived(c.path[c.home].Rate, now-r.sent, r.length, r.acknowledged)
 	r.lost = none
+	if !c.sentDead(r) {
+		p.arrived(c.path[c.home].Rate, now-r.sent, r.length, r.acknowledged)
+	}
 }
 
 // Block is a block of a SACK option: the sequence numbers [Left, Right).

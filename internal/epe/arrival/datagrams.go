@@ -204,6 +204,7 @@ type Flow struct {
 	first    int    // where it began
 	away     uint32 // time at which it left that; 0: it has not
 	wait     uint32 // how long it stays away
+	silent   int    // times in a row that home was left, since the client was silent
 	paths    int
 }
 
@@ -283,6 +284,13 @@ func (f *Flow) Choose(at time.Duration, size uint32) int {
 		f.first = f.home
 	}
 	f.packets++
+	if f.silent != 0 && f.heard == f.progress {
+		// All paths were silent: what failed is what they have in common.
+		if f.silent >= f.paths {
+			f.home, f.away, f.wait = f.first, 0, f.wait/2
+		}
+		f.silent = 0
+	}
 	if f.heard == f.progress {
 		if size >= answered || f.small == f.heard {
 			f.progress = now
@@ -298,7 +306,10 @@ func (f *Flow) Choose(at time.Duration, size uint32) int {
 	}
 	if f.heard != 0 && f.heard != f.progress && later(now-f.progress, max(3*s.queues[f.home].Delay, limit)) {
 		f.home, f.progress = (f.home+1)%f.paths, now
-		f.away, f.wait = max(now, 1), min(max(2*f.wait, away), maxPause)
+		f.away = max(now, 1)
+		if f.silent++; f.silent == 1 {
+			f.wait = min(max(2*f.wait, away), maxPause)
+		}
 	}
 	chosen := s.turns.choose(s.queues, f.home, f.total, size, now)
 	if f.total < begin {

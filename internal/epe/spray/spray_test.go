@@ -463,6 +463,30 @@ func TestFullRecords(t *testing.T) {
 	}
 }
 
+// TestSilentClient: a flow whose client is not heard over any path, as while the uplink is down, begins
+// again where it was before.
+func TestSilentClient(t *testing.T) {
+	n := newBench(t)
+	send := func() uint32 { return n.path(t, datagram(true, 1200)) }
+	heard := func() { n.receive(t, datagram(false, 100)) }
+	send()
+	heard()
+	path := uint32(0)
+	for moved, until := 0, time.Now().Add(time.Minute); moved < 3; time.Sleep(5 * time.Millisecond) {
+		if now := send(); now != path {
+			path = now
+			moved++
+		}
+		if time.Now().After(until) {
+			t.Fatalf("the flow moves %d times", moved)
+		}
+	}
+	heard()
+	if got := send(); path != 1 || got != 0 {
+		t.Errorf("the flow takes path %d, and once its client is heard %d", path, got)
+	}
+}
+
 // TestRoundTripAfterOutage: of a path that carried nothing for some time, and was left, round trips
 // of what it had in flight then are not remembered.
 func TestRoundTripAfterOutage(t *testing.T) {
