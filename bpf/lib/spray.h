@@ -44,7 +44,7 @@ enum {
 	 * trial loses, which ends slow start, costs more.
 	 */
 	SPRAY_MOST_TRIED = 3000,
-	SPRAY_SUSPECT = 1000000, /* so long after others were left, a third of it: home may be what failed */
+	SPRAY_SUSPECT = 1000000, /* so long after others were left, a third of it: home may be what failed; an answer over a path of unknown round trip */
 };
 
 /* What a connection knows of a path. */
@@ -113,6 +113,16 @@ static __always_inline int spray_dead(const struct spray_path *home, __u32 now)
 	__u32 overdue = spray_overdue(home);
 
 	return home->sent != home->gone && spray_later(now - home->progress, overdue > SPRAY_EXPIRED ? overdue : SPRAY_EXPIRED);
+}
+
+/* After how long what is sent again over a path is acknowledged, if that arrives. */
+static __always_inline __u32 spray_answered(const struct spray_path *p)
+{
+	__u32 shortest = spray_shortest(p), longest = p->smooth > shortest ? p->smooth : shortest;
+
+	if (!longest)
+		return SPRAY_SUSPECT;
+	return 3 * longest > SPRAY_EXPIRED ? 3 * longest : SPRAY_EXPIRED;
 }
 
 /*

@@ -74,6 +74,9 @@ struct connection {
 	__u32 old; /* the last one was for what was sent elsewhere, and says nothing of a round trip */
 	__u32 began; /* time */
 	__u32 died; /* time at which home was left as dead; 0: never */
+	__u32 waits; /* time at which home died, if nothing has arrived since; 0: it has */
+	__u32 before; /* what was home then */
+	__u32 common; /* what was sent again over the home since did not arrive either */
 	__u32 outage; /* time until which nothing arrived over any path; 0: there was none */
 	__u32 stamp; /* timestamp (RFC 7323) of the first segment that was not; 0: it had none */
 	__u32 first; /* what is remembered of the rate of the first path, if another one is home; or 0 */
@@ -391,6 +394,7 @@ static __always_inline struct connection *begin(struct __sk_buff *skb, const str
 	c->rule = plan->rule;
 	c->period = now;
 	c->heard = c->old = c->died = c->outage = 0;
+	c->waits = c->before = c->common = 0;
 	c->began = now;
 	c->stamp = timestamp(skb, s, 0);
 	c->first = c->back = 0;
@@ -638,6 +642,16 @@ static __always_inline int silent(const struct connection *c)
 	return silent;
 }
 
+/* Applies that nothing arrived over any path for a while: that says nothing of one of them. */
+static __always_inline void interrupted(struct connection *c, __u32 now)
+{
+	c->outage = now ? now : 1;
+	c->watch.since = now;
+	c->watch.worse = 0;
+	for (__u32 i = 0; i < SPRAY_PATHS; i++)
+		c->path[i].progress = now;
+}
+
 /* Notes that the segment is sent again; home it goes, or over another path if home is dead. */
 __attribute__((noinline)) int retransmit(struct connection *c, const struct segment *s, const struct plan *plan, __u32 now)
 {
@@ -658,6 +672,8 @@ __attribute__((noinline)) int retransmit(struct connection *c, const struct segm
 			c->home = plan->home;
 		home = &c->path[SPRAY_PATH(c->home)];
 	}
+	if (c->waits && spray_later(now - c->waits, spray_answered(home)))
+		c->common = 1;
 	/* Where acknowledgments are never seen, they arrive elsewhere, and silence says nothing. */
 	if (!c->heard || (!spray_dead(home, now) && !silent(c)))
 		return c->home;
@@ -670,12 +686,11 @@ __attribute__((noinline)) int retransmit(struct connection *c, const struct segm
 	}
 	if (best == SPRAY_PATHS)
 		return c->home;
-	if (spray_outage(c->path, c->home, now)) {
-		c->outage = now ? now : 1;
-		c->watch.since = now;
-		c->watch.worse = 0;
-		for (__u32 i = 0; i < SPRAY_PATHS; i++)
-			c->path[i].progress = now;
+	if (spray_outage(c->path, c->home, now))
+		interrupted(c, now);
+	if (!c->waits) {
+		c->waits = now ? now : 1;
+		c->before = c->home;
 	}
 	home->shortest = 0; /* it is measured again */
 	c->died = now ? now : 1;
@@ -1198,6 +1213,13 @@ __attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
 	if (r->arrived)
 		return 0;
 	r->arrived = 1;
+	if (c->waits) {
+		if (c->common) {
+			c->home = c->before;
+			interrupted(c, now);
+		}
+		c->waits = c->common = 0;
+	}
 	p = &c->path[SPRAY_PATH(r->path)];
 	home = &c->path[SPRAY_PATH(c->home)];
 	p->gone += r->length;

@@ -542,6 +542,43 @@ func TestRoundTripAfterOutage(t *testing.T) {
 	}
 }
 
+// TestHomeAfterOutage: a home that died is home again where what was sent again over another path did
+// not arrive either, and is not where that did.
+func TestHomeAfterOutage(t *testing.T) {
+	const ms = time.Millisecond
+	for want, retransmissions := range [][]time.Duration{{250 * ms, 600 * ms}, {250 * ms}} {
+		c := New(remembers([2]uint32{1000, 1000}, [2]uint32{30_000, 30_000}), 2, 0, 0)
+		now, sequence := time.Duration(0), uint32(0)
+		for range 40 {
+			c.Choose(now, sequence, segment)
+			sequence += segment
+			now += 30 * ms
+			c.Acknowledged(now, sequence, nil)
+		}
+		lost := sequence
+		c.Choose(now, sequence, segment)
+		sequence += segment
+		for _, at := range retransmissions {
+			if got := c.Choose(now+at, lost, segment); got != 1 {
+				t.Fatalf("sent again after %v it takes path %d", at, got)
+			}
+		}
+		now += time.Second
+		c.Acknowledged(now, sequence, nil)
+		for range 20 {
+			if got := c.Choose(now, sequence, segment); got != want {
+				t.Fatalf("after %d retransmissions it takes path %d", len(retransmissions), got)
+			}
+			sequence += segment
+			now += 30 * ms
+			c.Acknowledged(now, sequence, nil)
+		}
+		if p := c.path[0]; want == 0 && (p.Lost != 0 || p.shortest() != 30_000) {
+			t.Errorf("the home: %+v", p)
+		}
+	}
+}
+
 // TestOutageOfAllPaths: where nothing arrives over any path for a while, as when the uplink or the
 // client's access is down, no path is left for it.
 func TestOutageOfAllPaths(t *testing.T) {

@@ -50,6 +50,9 @@ type Connection struct {
 	heard      bool
 	began      uint32 // time
 	died       uint32 // time at which home was left as dead; 0: never
+	waits      uint32 // time at which home died, if nothing has arrived since; 0: it has
+	before     int    // what was home then
+	common     bool   // what was sent again over the home since did not arrive either
 	outage     uint32 // time until which nothing arrived over any path; 0: there was none
 	first      uint32 // what is remembered of the rate of the first path, if another one is home; or 0
 	back       int    // what was home before the trial
@@ -226,6 +229,14 @@ func (c *Connection) silent() bool {
 	return false
 }
 
+// interrupted applies that nothing arrived over any path for a while: that says nothing of one of them.
+func (c *Connection) interrupted(now uint32) {
+	c.outage, c.watch.Since, c.watch.Worse = max(now, 1), now, 0
+	for i := range c.paths {
+		c.path[i].Progress = now
+	}
+}
+
 // retransmit notes that a segment is sent again, and returns home, or another path if home is dead.
 func (c *Connection) retransmit(sequence, now uint32) int {
 	if at := c.search(sequence + 1); at-c.tail < c.head-c.tail {
@@ -237,6 +248,9 @@ func (c *Connection) retransmit(sequence, now uint32) int {
 		c.endTrial()
 	}
 	home := &c.path[c.home]
+	if c.waits != 0 && later(now-c.waits, home.answered()) {
+		c.common = true
+	}
 	if !c.heard || c.paths == 1 || !home.dead(now) && !c.silent() {
 		return c.home
 	}
@@ -247,10 +261,10 @@ func (c *Connection) retransmit(sequence, now uint32) int {
 		}
 	}
 	if outage(c.path[:c.paths], c.home, now) {
-		c.outage, c.watch.Since, c.watch.Worse = max(now, 1), now, 0
-		for i := range c.paths {
-			c.path[i].Progress = now
-		}
+		c.interrupted(now)
+	}
+	if c.waits == 0 {
+		c.waits, c.before = max(now, 1), c.home
 	}
 	home.Shortest, home.Progress, c.died = 0, now, max(now, 1)
 	c.home, c.first = best, 0
@@ -386,6 +400,13 @@ func (c *Connection) arrived(at, now uint32) {
 		return
 	}
 	r.arrived = true
+	if c.waits != 0 {
+		if c.common {
+			c.home = c.before
+			c.interrupted(now)
+		}
+		c.waits, c.common = 0, false
+	}
 	p, home := &c.path[r.path], &c.path[c.home]
 	p.Gone += r.length
 	p.Progress = now

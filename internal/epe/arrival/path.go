@@ -83,6 +83,15 @@ func (p *Path) dead(now uint32) bool {
 	return p.Sent != p.Gone && later(now-p.Progress, max(p.overdue(), expired))
 }
 
+// answered is after how long what is sent again over the path is acknowledged, if that arrives.
+func (p *Path) answered() uint32 {
+	longest := max(p.Smooth, p.shortest())
+	if longest == 0 {
+		return suspect
+	}
+	return max(3*longest, expired)
+}
+
 // outage reports whether the others that carry something are as dead as home: what failed is what they
 // have in common, such as the uplink or the client's access.
 func outage(paths []Path, home int, now uint32) bool {

@@ -19,7 +19,7 @@ type vector struct {
 	Queues                          [MaxPaths]Queue
 	Trial                           trial
 	Now, Size, First, Second, Third uint32
-	Result                          [15]uint32
+	Result                          [16]uint32
 }
 
 // apply does what testdata/vectors.c does.
@@ -53,6 +53,7 @@ func (v *vector) apply() {
 	r[11] = number(v.Home.dead(v.Now))
 	r[12] = uint32(v.Trial.arrived(v.Third, v.Now))
 	r[13] = v.Home.lossyRate(v.First, v.Second)
+	r[15] = v.Home.answered()
 	r[14] = number(outage([]Path{v.Path, v.Home}, int(v.Third%3), v.Now))
 }
 
@@ -96,7 +97,7 @@ func TestVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		v.Now, v.Size, v.Turns.State = now, v.Size%65536, uint32(r.IntN(3))
-		v.Result = [15]uint32{}
+		v.Result = [16]uint32{}
 	}
 	var in, out bytes.Buffer
 	if err := binary.Write(&in, binary.NativeEndian, given); err != nil {

@@ -10,7 +10,7 @@ struct vector {
 	struct spray_queue queue[SPRAY_PATHS];
 	struct spray_trial trial;
 	__u32 now, size, first, second, third;
-	__u32 result[15];
+	__u32 result[16];
 };
 
 int main(void)
@@ -42,6 +42,7 @@ int main(void)
 
 			v.result[14] = spray_outage(both, v.third % 3, v.now);
 		}
+		v.result[15] = spray_answered(&v.home);
 		v.result[9] = spray_queued(&v.home);
 		if (fwrite(&v, sizeof(v), 1, stdout) != 1)
 			return 1;
