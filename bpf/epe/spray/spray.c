@@ -76,6 +76,8 @@ struct connection {
 	__u32 died; /* time at which home was left as dead; 0: never */
 	__u32 waits; /* time at which home died, if nothing has arrived since; 0: it has */
 	__u32 before; /* what was home then */
+	__u32 former; /* what was home before it died last */
+	__u32 alive; /* time of the last arrival over that by then; 0: none died, or it is home again */
 	__u32 common; /* what was sent again over the home since did not arrive either */
 	__u32 outage; /* time until which nothing arrived over any path; 0: there was none */
 	__u32 stamp; /* timestamp (RFC 7323) of the first segment that was not; 0: it had none */
@@ -394,7 +396,7 @@ static __always_inline struct connection *begin(struct __sk_buff *skb, const str
 	c->rule = plan->rule;
 	c->period = now;
 	c->heard = c->old = c->died = c->outage = 0;
-	c->waits = c->before = c->common = 0;
+	c->waits = c->before = c->common = c->former = c->alive = 0;
 	c->began = now;
 	c->stamp = timestamp(skb, s, 0);
 	c->first = c->back = 0;
@@ -692,6 +694,8 @@ __attribute__((noinline)) int retransmit(struct connection *c, const struct segm
 		c->waits = now ? now : 1;
 		c->before = c->home;
 	}
+	c->former = c->home;
+	c->alive = home->progress ? home->progress : 1;
 	home->shortest = 0; /* it is measured again */
 	c->died = now ? now : 1;
 	home->progress = now;
@@ -1216,9 +1220,15 @@ __attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
 	if (c->waits) {
 		if (c->common) {
 			c->home = c->before;
+			c->alive = 0;
 			interrupted(c, now);
 		}
 		c->waits = c->common = 0;
+	}
+	/* A home that carries something again, or was only late, is home again. */
+	if (c->alive && r->path == c->former && !r->retransmitted && spray_later(r->sent, c->alive)) {
+		c->home = c->former;
+		c->alive = 0;
 	}
 	p = &c->path[SPRAY_PATH(r->path)];
 	home = &c->path[SPRAY_PATH(c->home)];

@@ -579,6 +579,41 @@ func TestHomeAfterOutage(t *testing.T) {
 	}
 }
 
+// TestHomeReturns: a home that died is home again once something that it carries arrives.
+func TestHomeReturns(t *testing.T) {
+	const ms = time.Millisecond
+	c := New(remembers([2]uint32{1000, 1000}, [2]uint32{30_000, 30_000}), 2, 0, 0)
+	now, sequence := time.Duration(0), uint32(0)
+	pass := func() (path int) {
+		path = c.Choose(now, sequence, segment)
+		sequence += segment
+		now += 30 * ms
+		c.Acknowledged(now, sequence, nil)
+		return path
+	}
+	for range 40 {
+		pass()
+	}
+	lost := sequence
+	c.Choose(now, sequence, segment)
+	sequence += segment
+	now += 250 * ms
+	if got := c.Choose(now, lost, segment); got != 1 {
+		t.Fatalf("sent again it takes path %d", got)
+	}
+	now += 30 * ms
+	c.Acknowledged(now, sequence, nil)
+	if got := pass(); got != 1 {
+		t.Fatalf("after that path %d", got)
+	}
+	sequence = c.sendOver(0, now, sequence)
+	now += 30 * ms
+	c.Acknowledged(now, sequence, nil)
+	if got := pass(); got != 0 {
+		t.Errorf("after an arrival over the first path, path %d", got)
+	}
+}
+
 // TestOutageOfAllPaths: where nothing arrives over any path for a while, as when the uplink or the
 // client's access is down, no path is left for it.
 func TestOutageOfAllPaths(t *testing.T) {

