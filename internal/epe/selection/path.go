@@ -198,12 +198,13 @@ func (c *Connection[K]) measureDelay(now time.Duration, p *path, s *Sample[K]) {
 		p.burstRate = p.dispersion(s.SRTT - s.MinRTT)
 	}
 	// A congestion window that does not limit the path says little: it may be larger than what was
-	// ever in flight, or small after a loss.
+	// ever in flight, or small after a loss. Nor does that of a path that was measured: after a pause
+	// it is the window that filled the queue, while the round-trip time has no queue yet.
 	rate := max(p.known(now), p.settled.value(), 1)
 	switch {
+	case p.settled.value() > 0:
 	case s.Saturated():
 		rate = max(rate, estimate(s))
-	case p.settled.value() > 0:
 	case p == c.first && p.known(now) > 0 && p.burstRate > 0:
 		rate = max(rate, p.burstRate)
 	default:

@@ -688,6 +688,43 @@ func TestGrowing(t *testing.T) {
 	}
 }
 
+// TestWindowOfBefore: a path that was measured, and carries again after a pause, is in slow start with
+// the window that filled its queue before, while the queue is short again. It is no faster than it
+// was measured, and does not become first.
+func TestWindowOfBefore(t *testing.T) {
+	const ms = time.Millisecond
+	var c Connection[int]
+	delivered := [2]int{}
+	again := 0
+	for now := time.Duration(0); now < 6*time.Second; now += Interval {
+		s := []Sample[int]{
+			{Path: 0, Segment: 1400, Cwnd: 40, InFlight: 40, NotSent: 1 << 15, SRTT: 70 * ms, MinRTT: 30 * ms, Window: 1 << 24},
+			{Path: 1, Segment: 1400, Cwnd: 110, SRTT: 300 * ms, MinRTT: 5 * ms, Window: 1 << 24},
+		}
+		delivered[0] += 25 // 7 Mbit/s
+		if c.Reason(1).Open() {
+			delivered[1] += 7 // 2 Mbit/s
+			s[1].InFlight, s[1].NotSent = 110, 1<<14
+			if now > 3*time.Second {
+				again++
+				s[1].SlowStart, s[1].SRTT = true, 120*ms
+			}
+		}
+		if now > 2*time.Second && now < 3*time.Second { // the application has less to send
+			s[0].InFlight, s[0].NotSent = 10, 0
+			s[1].InFlight, s[1].NotSent = 0, 0
+		}
+		s[0].Delivered, s[1].Delivered = uint32(delivered[0]), uint32(delivered[1])
+		c.Update(now, s)
+		if now > 3*time.Second && c.Reason(1) == First {
+			t.Fatalf("after %s the path of 2 Mbit/s is first", now)
+		}
+	}
+	if again == 0 {
+		t.Error("the path of 2 Mbit/s does not carry again")
+	}
+}
+
 // TestFallenPath: the first path is slow for some seconds of bulk. Soon after it is first again,
 // and one that stays slow is tried less and less often.
 func TestFallenPath(t *testing.T) {
