@@ -154,7 +154,7 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	} else if now-p.fullAt > s.SRTT {
 		p.full = false
 	}
-	p.measureRate(now, s.Saturated() && !s.starts(), s.busy(), s.Sharers)
+	measureRate(now, p, s)
 	c.window.add(now, float64(s.Window))
 	if p.replaced = p.replaced && !s.busy(); p.replaced {
 		p.growing = false
@@ -165,15 +165,17 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 }
 
 // measureRate updates the rates of a path with the bytes that it delivered. What it carries is its
-// rate while it limits: it is saturated, and not in slow start.
-func (p *path) measureRate(now time.Duration, limits, busy bool, sharers int) {
-	p.limited = p.limited && limits
-	if p.meter.add(now, p.bytes, busy) {
+// rate while it limits: it is saturated, and not in slow start. As it is paced, and little waits in
+// it, it is not saturated in each sample; but then it is again within a round trip, which it is not
+// where there is nothing more to send.
+func measureRate[K comparable](now time.Duration, p *path, s *Sample[K]) {
+	p.limited = p.limited && p.full && !s.starts()
+	if p.meter.add(now, p.bytes, s.busy()) {
 		p.rate.add(now, p.meter.last)
 		switch {
-		case p.limited:
+		case p.limited && s.Saturated():
 			p.settled.add(now, p.meter.last)
-			p.whole.add(now, p.meter.last*float64(max(1, sharers)))
+			p.whole.add(now, p.meter.last*float64(max(1, s.Sharers)))
 			p.queued = now + recent
 			if p.learned = true; p.verdict.fails() {
 				p.verdict, p.times, p.until = Unused, 0, 0
@@ -183,7 +185,7 @@ func (p *path) measureRate(now time.Duration, limits, busy bool, sharers int) {
 		}
 	}
 	if p.meter.since == now {
-		p.limited = limits
+		p.limited = s.Saturated() && !s.starts()
 	}
 }
 

@@ -725,6 +725,34 @@ func TestWindowOfBefore(t *testing.T) {
 	}
 }
 
+// TestSettledInTurns: the rate of a path that is paced is known although it is not saturated in each
+// sample, but not that of one that has nothing more to send.
+func TestSettledInTurns(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		saturated func(sample int) bool
+		want      bool
+	}{
+		{func(int) bool { return true }, true},
+		{func(i int) bool { return i%5 != 2 }, true},
+		{func(i int) bool { return i%10 < 2 }, false}, // for more than a round trip it is not
+		{func(int) bool { return false }, false},
+	} {
+		var c Connection[int]
+		for i := range 50 {
+			s := Sample[int]{Delivered: uint32(30 * i), Segment: 1400, Cwnd: 80, InFlight: 40, SRTT: 100 * ms, MinRTT: 90 * ms}
+			if tt.saturated(i) {
+				s.NotSent = 1 << 14
+			}
+			c.Update(time.Duration(i)*Interval, []Sample[int]{s})
+		}
+		if past, _ := c.Learned(2*time.Second, 0); past.Rate > 0 != tt.want {
+			t.Errorf("a path saturated in the samples %t %t %t %t %t ... is remembered with %.0f bytes/s",
+				tt.saturated(0), tt.saturated(1), tt.saturated(2), tt.saturated(3), tt.saturated(4), past.Rate)
+		}
+	}
+}
+
 // TestFallenPath: the first path is slow for some seconds of bulk. Soon after it is first again,
 // and one that stays slow is tried less and less often.
 func TestFallenPath(t *testing.T) {
