@@ -232,7 +232,7 @@ func TestConstants(t *testing.T) {
 
 // TestAblate: what a constant changes is seen, and undone; so is what other random numbers change.
 func TestAblate(t *testing.T) {
-	o := worldsOf(t, worlds.EPE, 6)
+	o := worldsOf(t, worlds.EPE, 10)
 	o.Draw.Packets = 1000
 	of := slices.DeleteFunc(Constants(worlds.EPE), func(c ablation.Constant) bool { return c.Name != "switchBelow" })
 	list, err := Ablate(context.Background(), o, of)
