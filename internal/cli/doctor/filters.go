@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/kernel/bpf"
 )
 
@@ -20,14 +19,14 @@ var someClients = []netip.Addr{netip.MustParseAddr("2001:db8:c::1"), netip.MustP
 // IPAddressDeny= of systemd, drops packets to SIDs that are sent from an address, though it accepts
 // packets to clients: it filters what is encapsulated by the SID.
 func EgressFilters(from netip.Addr, sids []netip.Addr) Finding {
-	root, err := outcome.Groups()
+	root, err := bpf.Groups()
 	if err != nil {
 		f := Finding{Check: filtersCheck}
 		f.check(err)
 		return f
 	}
 	defer root.Close()
-	return egressFilters(fmt.Sprintf("/proc/self/fd/%d", root.Fd()), from, sids)
+	return egressFilters(bpf.GroupPath(root), from, sids)
 }
 
 const filtersCheck = "filters of control groups"

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/tabane/tabane/internal/epe/outcome"
+	"github.com/tabane/tabane/internal/kernel/bpf"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
@@ -19,12 +19,12 @@ import (
 // a problem, but not one that drops packets to clients, too, or none.
 func TestEgressFilters(t *testing.T) {
 	netnstest.Need(t)
-	root, err := outcome.Groups()
+	root, err := bpf.Groups()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	dir := fmt.Sprintf("/proc/self/fd/%d/tabane-test-filters-%d", root.Fd(), os.Getpid())
+	dir := fmt.Sprintf("%s/tabane-test-filters-%d", bpf.GroupPath(root), os.Getpid())
 	if err := errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(dir+"/nginx.service", 0o755)); err != nil {
 		t.Fatal(err)
 	}

@@ -33,9 +33,9 @@ import (
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/daemon/control"
-	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/epe/pathmanager"
 	"github.com/tabane/tabane/internal/epe/spray"
+	"github.com/tabane/tabane/internal/kernel/bpf"
 	"github.com/tabane/tabane/internal/kernel/contain"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/route"
@@ -191,7 +191,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 		routeReports: routeReports{pending: map[peerPrefix]pathmanager.Route{}, inherited: prefixSet{}},
 	}
 	// A daemon drops the capability that this may need, and a reload may turn auto on.
-	if e.groups, err = outcome.Groups(); err != nil {
+	if e.groups, err = bpf.Groups(); err != nil {
 		e.log.Debug("no control groups", "err", err)
 	}
 	if e.counters, err = mptcp.ReadCounters(); err != nil {

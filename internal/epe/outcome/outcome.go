@@ -78,7 +78,7 @@ func (r Report) Goodput() float64 {
 type Options struct {
 	// Bulk is the number of bytes from which a connection is reported as bulk.
 	Bulk uint32
-	// Groups is the root of control groups, which Groups opened; nil has New open it.
+	// Groups is the root of control groups, which bpf.Groups opened; nil has New open it.
 	Groups *os.File
 }
 
@@ -100,37 +100,6 @@ type Watcher struct {
 // together is for how long reports of closed connections may wait for others.
 const together = time.Second
 
-// groups are where the root of control groups of version 2 is mounted.
-var groups = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
-
-// Groups opens the root of control groups of version 2. Where it is not mounted, as in a network
-// namespace with a /sys of its own, it is opened by a mount that nothing else sees (Linux 5.2),
-// which needs CAP_SYS_ADMIN.
-func Groups() (*os.File, error) {
-	for _, dir := range groups {
-		var fs unix.Statfs_t
-		if unix.Statfs(dir, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
-			return os.Open(dir)
-		}
-	}
-	missing := func(err error) error {
-		return &feature.Error{Feature: "eBPF", Reason: "there are no control groups of version 2", Remedy: "mount -t cgroup2 none " + groups[1], Err: err}
-	}
-	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, missing(err)
-	}
-	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return nil, missing(err)
-	}
-	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return nil, missing(err)
-	}
-	return os.NewFile(uintptr(fd), "cgroup2"), nil
-}
-
 // New starts reporting the connections in the network namespace of the calling thread that are
 // established from now on. The caller calls Close. New returns a *feature.Error when this host
 // cannot run the program.
@@ -142,9 +111,9 @@ func New(o Options) (_ *Watcher, err error) {
 		}
 	}()
 	if o.Groups == nil {
-		w.group, err = Groups()
+		w.group, err = bpf.Groups()
 	} else {
-		w.group, err = os.Open(fdPath(o.Groups))
+		w.group, err = os.Open(bpf.GroupPath(o.Groups))
 	}
 	if err != nil {
 		return nil, err
@@ -181,11 +150,9 @@ func New(o Options) (_ *Watcher, err error) {
 	return w, nil
 }
 
-func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
-
 // attach attaches the program of callbacks to the control group.
 func (w *Watcher) attach() (err error) {
-	w.callbacks, err = link.AttachCgroup(link.CgroupOptions{Path: fdPath(w.group), Attach: ebpf.AttachCGroupSockOps, Program: w.objects.Observe})
+	w.callbacks, err = link.AttachCgroup(link.CgroupOptions{Path: bpf.GroupPath(w.group), Attach: ebpf.AttachCGroupSockOps, Program: w.objects.Observe})
 	if err == nil {
 		return nil
 	}

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/feature"
+	"github.com/tabane/tabane/internal/kernel/bpf"
 	"github.com/tabane/tabane/internal/kernel/clock"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
@@ -342,7 +343,7 @@ neighbor add 2001:db8::1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent`)
 func ownGroup(t *testing.T) *os.File {
 	t.Helper()
 	netnstest.Need(t)
-	root, err := Groups()
+	root, err := bpf.Groups()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +357,7 @@ func ownGroup(t *testing.T) *os.File {
 	}
 	_, before, _ := strings.Cut("\n"+string(own), "\n0::")
 	before, _, _ = strings.Cut(before, "\n")
-	dir := fmt.Sprintf("%s/tabane-test-%d", fdPath(root), os.Getpid())
+	dir := fmt.Sprintf("%s/tabane-test-%d", bpf.GroupPath(root), os.Getpid())
 	if err := errors.Join(os.Mkdir(dir, 0o755), join(dir)); err != nil {
 		t.Fatal(err)
 	}
@@ -365,9 +366,9 @@ func ownGroup(t *testing.T) *os.File {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		root, err := Groups()
+		root, err := bpf.Groups()
 		if err == nil {
-			err = errors.Join(join(fdPath(root)+before), group.Close(), os.Remove(fmt.Sprintf("%s/tabane-test-%d", fdPath(root), os.Getpid())), root.Close())
+			err = errors.Join(join(bpf.GroupPath(root)+before), group.Close(), os.Remove(fmt.Sprintf("%s/tabane-test-%d", bpf.GroupPath(root), os.Getpid())), root.Close())
 		}
 		if err != nil {
 			t.Error(err)

@@ -11,7 +11,43 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/base/feature"
 )
+
+// groups are where the root of control groups of version 2 is mounted.
+var groups = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
+
+// Groups opens the root of control groups of version 2. Where it is not mounted, as in a network
+// namespace with a /sys of its own, it is opened by a mount that nothing else sees (Linux 5.2),
+// which needs CAP_SYS_ADMIN.
+func Groups() (*os.File, error) {
+	for _, dir := range groups {
+		var fs unix.Statfs_t
+		if unix.Statfs(dir, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
+			return os.Open(dir)
+		}
+	}
+	missing := func(err error) error {
+		return &feature.Error{Feature: "eBPF", Reason: "there are no control groups of version 2", Remedy: "mount -t cgroup2 none " + groups[1], Err: err}
+	}
+	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, missing(err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return nil, missing(err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return nil, missing(err)
+	}
+	return os.NewFile(uintptr(fd), "cgroup2"), nil
+}
+
+// GroupPath returns a path of a control group that is open, for this process. It is a symbolic link.
+func GroupPath(group *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", group.Fd()) }
 
 // EgressFilter is a program that decides which packets the sockets of a control group send, such as
 // that of IPAddressDeny= of systemd.
