@@ -438,23 +438,25 @@ func TestLossyHome(t *testing.T) {
 	}
 }
 
+// carried returns a connection whose home has carried 40 segments, each in 30 ms, of two paths with as
+// much, the time and the next sequence number.
+func carried() (c *Connection, now time.Duration, sequence uint32) {
+	c = New(remembers([2]uint32{1000, 1000}, [2]uint32{30_000, 30_000}), 2, 0, 0)
+	for range 40 {
+		c.Choose(now, sequence, segment)
+		sequence += segment
+		now += 30 * time.Millisecond
+		c.Acknowledged(now, sequence, nil)
+	}
+	return c, now, sequence
+}
+
 // TestDeadHome: home is left with the first segment that is sent again after nothing of it arrived for
 // longer than TCP waits, or when what others carry arrives and what home carries does not. New data
 // avoids it before. While it is only lost in part, it stays.
 func TestDeadHome(t *testing.T) {
 	const ms = time.Millisecond
-	begin := func() (*Connection, time.Duration, uint32) {
-		c := New(remembers([2]uint32{1000, 1000}, [2]uint32{30_000, 30_000}), 2, 0, 0)
-		now, sequence := time.Duration(0), uint32(0)
-		for range 40 {
-			c.Choose(now, sequence, segment)
-			sequence += segment
-			now += 30 * ms
-			c.Acknowledged(now, sequence, nil)
-		}
-		return c, now, sequence
-	}
-	c, now, sequence := begin()
+	c, now, sequence := carried()
 	c.Choose(now, sequence, segment)
 	if got := c.Choose(now+150*ms, sequence, segment); got != 0 {
 		t.Errorf("sent again after 150 ms it takes path %d", got)
@@ -463,7 +465,7 @@ func TestDeadHome(t *testing.T) {
 		t.Errorf("sent again after 200 ms it takes path %d", got)
 	}
 
-	c, now, sequence = begin()
+	c, now, sequence = carried()
 	lost := sequence
 	c.Choose(now, sequence, segment) // home
 	sequence += segment
@@ -503,16 +505,10 @@ func (c *Connection) sendOver(path int, now time.Duration, sequence uint32) uint
 // it had in flight.
 func TestRoundTripAfterOutage(t *testing.T) {
 	const ms = time.Millisecond
-	c := New(remembers([2]uint32{1000, 1000}, [2]uint32{30_000, 30_000}), 2, 0, 0)
-	now, sequence := time.Duration(0), uint32(0)
+	c, now, sequence := carried()
 	choose := func() int {
 		sequence += segment
 		return c.Choose(now, sequence-segment, segment)
-	}
-	for range 40 {
-		choose()
-		now += 30 * ms
-		c.Acknowledged(now, sequence, nil)
 	}
 	lost := sequence
 	for range 10 {
@@ -547,14 +543,7 @@ func TestRoundTripAfterOutage(t *testing.T) {
 func TestHomeAfterOutage(t *testing.T) {
 	const ms = time.Millisecond
 	for want, retransmissions := range [][]time.Duration{{250 * ms, 600 * ms}, {250 * ms}} {
-		c := New(remembers([2]uint32{1000, 1000}, [2]uint32{30_000, 30_000}), 2, 0, 0)
-		now, sequence := time.Duration(0), uint32(0)
-		for range 40 {
-			c.Choose(now, sequence, segment)
-			sequence += segment
-			now += 30 * ms
-			c.Acknowledged(now, sequence, nil)
-		}
+		c, now, sequence := carried()
 		lost := sequence
 		c.Choose(now, sequence, segment)
 		sequence += segment
@@ -582,17 +571,13 @@ func TestHomeAfterOutage(t *testing.T) {
 // TestHomeReturns: a home that died is home again once something that it carries arrives.
 func TestHomeReturns(t *testing.T) {
 	const ms = time.Millisecond
-	c := New(remembers([2]uint32{1000, 1000}, [2]uint32{30_000, 30_000}), 2, 0, 0)
-	now, sequence := time.Duration(0), uint32(0)
+	c, now, sequence := carried()
 	pass := func() (path int) {
 		path = c.Choose(now, sequence, segment)
 		sequence += segment
 		now += 30 * ms
 		c.Acknowledged(now, sequence, nil)
 		return path
-	}
-	for range 40 {
-		pass()
 	}
 	lost := sequence
 	c.Choose(now, sequence, segment)
