@@ -161,7 +161,8 @@ func remedies(problems []health.Problem) string {
 }
 
 // consequences returns what follows from the status of a daemon: for edge whether its egress peers
-// fit into the slots of a connection, and whether packets to SIDs are sent, for gateway what is to be done for its packets.
+// fit into the slots of a connection, and whether packets to SIDs are sent; for gateway what is to be
+// done for its packets.
 func consequences(name string, body []byte) ([]doctor.Finding, error) {
 	switch name {
 	case role.Edge:

@@ -34,8 +34,8 @@ func (c *Connection[K]) catchesUp(now time.Duration, v *view) bool {
 // view is what all open paths are together in a call of Update.
 type view struct {
 	// saturated: the first one is, and the others are or were within their last round trip; starts:
-	// one of them is in slow start; over: the first one has had nothing to send; tries: one of them has not been
-	// judged yet.
+	// one of them is in slow start; over: the first one has had nothing to send; tries: one of them
+	// has not been judged yet.
 	saturated, starts, over, tries bool
 	// sum is their rate in bytes/s, longest the longest delay in seconds, and inFlight their data
 	// in flight, firstInFlight that of the first path.

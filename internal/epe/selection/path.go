@@ -154,7 +154,7 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	} else if now-p.fullAt > s.SRTT {
 		p.full = false
 	}
-	measureRate(now, p, s)
+	c.measureRate(now, p, s)
 	c.window.add(now, float64(s.Window))
 	if p.replaced = p.replaced && !s.busy(); p.replaced {
 		p.growing = false
@@ -168,7 +168,7 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 // rate while it limits: it is saturated, and not in slow start. As it is paced, and little waits in
 // it, it is not saturated in each sample; but then it is again within a round trip, which it is not
 // where there is nothing more to send.
-func measureRate[K comparable](now time.Duration, p *path, s *Sample[K]) {
+func (c *Connection[K]) measureRate(now time.Duration, p *path, s *Sample[K]) {
 	p.limited = p.limited && p.full && !s.starts()
 	if p.meter.add(now, p.bytes, s.busy()) {
 		p.rate.add(now, p.meter.last)

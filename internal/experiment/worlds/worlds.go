@@ -113,12 +113,12 @@ func Draw(o Options) World {
 	if o.Packets == 0 {
 		o.Packets = DefaultPackets
 	}
-	d := o.dice(0)
+	d := o.dice(forPaths)
 	w := World{Options: o}
 	for range d.pick(minPaths, minPaths, minPaths, minPaths+1, minPaths+1, maxPaths) {
 		w.Paths = append(w.Paths, d.path())
 	}
-	buckets, slots := o.dice(1), o.dice(2)
+	buckets, slots := o.dice(forBuckets), o.dice(forSlots)
 	for i := range w.Paths {
 		p := &w.Paths[i]
 		buckets.bucket(&p.Forward)
@@ -170,7 +170,7 @@ const (
 // Pair draws two paths like those of neighboring egress peers: of 5 to 100 Mbit/s, the second one up to
 // 40 ms longer; a quarter of them has jitter, a quarter loses, and a fifth delivers in slots.
 func Pair(o Options) World {
-	d, slots := o.pairDice(0), o.pairDice(2)
+	d, slots := o.pairDice(forPaths), o.pairDice(forSlots)
 	w := World{Options: o, Lasts: pairLasts}
 	delay := d.duration(leastPairDelay, mostPairDelay)
 	longer := time.Duration(d.Float64() * float64(mostLonger)).Round(100 * time.Microsecond)
@@ -190,6 +190,13 @@ func Pair(o Options) World {
 	}
 	return w
 }
+
+// The purposes of generators.
+const (
+	forPaths   = iota // and all that is not drawn for another purpose
+	forBuckets        // of tokens
+	forSlots
+)
 
 // dice returns the generator of a world for a purpose. What is drawn for one does not depend on what
 // is drawn for others.

@@ -128,7 +128,8 @@ const turnAfter = 20 * time.Second
 
 // turn has a line that is dead send from another port, or from the configured one again. A router
 // may have a mapping of NAT of no use, such as to a hotel's login page or with an address that it
-// no longer has, which it keeps for as long as packets use it: probes would keep it for ever. Messages to the configured port are received all the time.
+// no longer has, which it keeps for as long as packets use it: probes would keep it for ever.
+// Messages to the configured port are received all the time.
 func (l *line) turn(now time.Duration) {
 	p := l.plane
 	alive := time.Duration(l.alive.Load())
