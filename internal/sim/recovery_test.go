@@ -245,3 +245,15 @@ func TestReorderingWindow(t *testing.T) {
 		t.Errorf("%+v, want one recovery with one retransmission", r)
 	}
 }
+
+// TestIdleMovesCubic: cubic learns for how long nothing was sent, when something is again with
+// nothing outstanding (CA_EVENT_TX_START).
+func TestIdleMovesCubic(t *testing.T) {
+	s := newStage(t, once(), func(c *Connection) { c.RACK, c.Bytes, c.Rate = true, 1340*3, 10_000 })
+	s.until("the first segment is acknowledged", func(f *sender) bool { return f.board.una == 2 })
+	sent := s.senders[0].lastSent
+	s.until("the second", func(f *sender) bool { return f.board.next == 3 })
+	if f := &s.senders[0]; f.cc.Idle != f.lastSent-sent || f.cc.Idle <= 0 {
+		t.Errorf("nothing was sent for %v, cubic learns of %v", f.lastSent-sent, f.cc.Idle)
+	}
+}

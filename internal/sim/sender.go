@@ -51,6 +51,8 @@ type sender struct {
 
 	duplicateAcks int // in a row
 
+	lastSent time.Duration // when a segment was sent last (lsndtime)
+
 	idled bool // nothing was to be sent for a moment since overflow's last look
 
 	windowSince time.Duration
@@ -119,7 +121,10 @@ func (f *sender) canSendNew() bool {
 
 // transmit sends a segment of the scoreboard.
 func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
-	e.sent = s.now
+	if f.board.outstanding() <= 1 && f.lastSent > 0 { // CA_EVENT_TX_START
+		f.cc.Idle += s.now - f.lastSent
+	}
+	e.sent, f.lastSent = s.now, s.now
 	f.prr.sent++
 	f.result.Segments++
 	f.pacing.sent(f, s.now, int(e.length))

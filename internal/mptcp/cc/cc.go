@@ -42,6 +42,9 @@ type Subflow struct {
 	// Delivered counts the segments that were delivered since the subflow opened, in recovery
 	// too.
 	Delivered uint64
+	// Idle is for how long nothing was sent since the last acknowledgement, before a segment that
+	// was sent with nothing else outstanding. Cubic clears it.
+	Idle time.Duration
 	// HyStart has cubic leave slow start as Linux does, before it causes losses.
 	HyStart bool
 	// MinThreshold replaces the control's own minimum of Ssthresh after a loss, in segments; 0: it

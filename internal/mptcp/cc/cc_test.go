@@ -81,10 +81,13 @@ func TestStart(t *testing.T) {
 	Start(0)
 }
 
-// TestSlowStart applies to all controls: one acknowledgement grows the window by at most two
-// segments, and by at most one after a timeout.
+// TestSlowStart applies to all controls but cubic, which is that of Linux: one acknowledgement grows
+// the window by at most two segments, and by at most one after a timeout.
 func TestSlowStart(t *testing.T) {
 	for _, name := range Names() {
+		if name == "cubic" {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			c := control(t, name)
 			s := []Subflow{Start(10), flow(10, 10*ms)}
@@ -147,75 +150,118 @@ func TestNewReno(t *testing.T) {
 	}
 }
 
-// TestCUBIC follows RFC 9438 from a loss at 100 segments: Wmax 100, window 70, K = cbrt(30/0.4) =
-// 4.21716 s.
-func TestCUBIC(t *testing.T) {
+// TestCubicReduces: windows are whole segments (cubictcp_recalc_ssthresh: 717/1024, rounded down, at
+// least 2), and do not depend on what is in flight.
+func TestCubicReduces(t *testing.T) {
 	c := control(t, "cubic")
-	s := []Subflow{flow(100, 100*ms)}
-	c.Lost(s, 0, 0)
-	near(t, "the window after the loss", s[0].Cwnd, 70)
-	near(t, "the threshold after the loss", s[0].Ssthresh, 70)
-
-	k := math.Cbrt(75)
-	cubicAt := func(t float64) float64 { return 0.4*math.Pow(t-k, 3) + 100 }
-	s[0].Cwnd = 70
-	c.Acked(s, 0, Ack{Now: time.Second, Segments: 1, Limited: true})
-	near(t, "the window after the first acknowledgement, of which the stage begins: W_est is larger", s[0].Cwnd, 70+0.9/1.7/70)
-
-	// Two seconds into the stage the cubic is far above W_est.
-	w := s[0].Cwnd
-	c.Acked(s, 0, Ack{Now: 3 * time.Second, Segments: 1, Limited: true})
-	near(t, "the window after two seconds", s[0].Cwnd, w+(cubicAt(2.1)-w)/w)
-
-	// Time in which the window is not the limit does not count.
-	w = s[0].Cwnd
-	c.Acked(s, 0, Ack{Now: 13 * time.Second, Segments: 1})
-	near(t, "the window that is not the limit", s[0].Cwnd, w)
-	c.Acked(s, 0, Ack{Now: 13 * time.Second, Segments: 1, Limited: true})
-	near(t, "the window after the pause", s[0].Cwnd, w+(cubicAt(2.1)-w)/w)
-
-	// The target is at most half more than the window.
-	w = s[0].Cwnd
-	c.Acked(s, 0, Ack{Now: 100 * time.Second, Segments: 1, Limited: true})
-	near(t, "the window long after", s[0].Cwnd, w+0.5)
-
-	// Fast convergence: lost below Wmax.
-	s = []Subflow{flow(100, 100*ms)}
-	c.Lost(s, 0, 0)
-	s[0].Cwnd, s[0].InFlight = 80, 80
-	c.Lost(s, 0, 0)
-	near(t, "Wmax after a loss at 80 of 100", s[0].wMax, 68)
-	near(t, "the window after it", s[0].Cwnd, 56)
-
-	// After a timeout the cubic begins at its plateau.
-	s = []Subflow{flow(200, 100*ms)}
-	c.Lost(s, 0, 0)
-	s[0].Cwnd, s[0].InFlight = 100, 100
-	c.TimedOut(s, 0, 0)
-	near(t, "the threshold after a timeout", s[0].Ssthresh, 70)
-	s[0].Cwnd = 70
-	c.Acked(s, 0, Ack{Now: time.Second, Segments: 1, Limited: true})
-	near(t, "K after a timeout", s[0].k, 0)
-	near(t, "Wmax after a timeout", s[0].wMax, 70)
+	for _, tt := range []struct{ window, inFlight, want float64 }{
+		{100, 100, 70}, {11, 11, 7}, {10, 10, 7}, {9, 9, 6}, {7, 7, 4}, {6, 6, 4}, {3, 3, 2}, {2, 2, 2}, {100, 10, 70},
+	} {
+		s := []Subflow{flow(tt.window, 100*ms)}
+		s[0].InFlight = tt.inFlight
+		c.Lost(s, 0, 0)
+		near(t, fmt.Sprintf("the window after a loss at %v", tt.window), s[0].Cwnd, tt.want)
+		near(t, "its threshold", s[0].Ssthresh, tt.want)
+		s = []Subflow{flow(tt.window, 100*ms)}
+		c.TimedOut(s, 0, 0)
+		near(t, fmt.Sprintf("the threshold after a timeout at %v", tt.window), s[0].Ssthresh, tt.want)
+		near(t, "the window after it", s[0].Cwnd, 1)
+	}
 }
 
-// TestCUBICIsFriendly: on a short path the window is that of a Reno with the same mean rate: after
-// a loss at 10 segments, 7 and 9/17 of a segment a round trip, and a whole one beyond 10.
-func TestCUBICIsFriendly(t *testing.T) {
+// TestCubic follows bictcp_update from a loss at 100 segments: W_max 100, window 70, K = 4.2158 s.
+func TestCubic(t *testing.T) {
 	c := control(t, "cubic")
-	s := []Subflow{flow(10, ms)}
+	s := []Subflow{flow(100, 100*ms)}
+	s[0].leaving.shortest = 100 * ms
 	c.Lost(s, 0, 0)
-	now := time.Duration(0)
-	for range 7 {
-		c.Acked(s, 0, Ack{Now: now, Segments: 1, Limited: true})
-		now += ms / 7
+	steps := []struct {
+		what     string
+		now      time.Duration
+		segments int
+		idle     time.Duration
+		window   float64
+		count    uint32
+	}{
+		{"the stage begins: 100 - 27 segments are its target, 3 more", time.Second, 1, 0, 70, 23},
+		{"a second later: 88, 18 more", 2 * time.Second, 1, 0, 70, 3},
+		{"the third segment for these", 2 * time.Second, 1, 0, 71, 3},
+		{"another window, at the same time: the cubic function is not computed again", 2 * time.Second, 3, 0, 72, 3},
+		{"28 ms later the window is another", 2028 * ms, 1, 0, 72, 4},
+		{"28 ms after that it is the same", 2056 * ms, 1, 0, 72, 4},
+		{"a pause of 10 s does not count", 12056 * ms, 1, 10 * time.Second, 72, 4},
+		{"4 segments", 12056 * ms, 1, 0, 73, 4},
+		{"the window of the loss is passed slowly", 14300 * ms, 1, 0, 73, 2},
 	}
-	if got, want := s[0].Cwnd, 7+9.0/17; math.Abs(got-want) > 0.05 {
-		t.Errorf("after a round trip the window is %g, want about %g", got, want)
+	for _, x := range steps {
+		s[0].Idle = x.idle
+		c.Acked(s, 0, Ack{Now: x.now, Segments: x.segments, Limited: true})
+		near(t, x.what+": the window", s[0].Cwnd, x.window)
+		if s[0].count != x.count {
+			t.Errorf("%s: it grows for each %d segments, want %d", x.what, s[0].count, x.count)
+		}
 	}
-	s[0].Cwnd, s[0].wEst = 20, 20
-	c.Acked(s, 0, Ack{Now: now, Segments: 20, Limited: true})
-	near(t, "the window after a round trip above where the loss was", s[0].Cwnd, 21)
+
+	// What is not the limit does not grow.
+	c.Acked(s, 0, Ack{Now: 14300 * ms, Segments: 10})
+	near(t, "the window that is not the limit", s[0].Cwnd, 73)
+
+	// Fast convergence: lost below W_max.
+	s = []Subflow{flow(100, 100*ms)}
+	c.Lost(s, 0, 0)
+	s[0].Cwnd = 80
+	c.Lost(s, 0, 0)
+	near(t, "W_max after a loss at 80 of 100", float64(s[0].wMax), 68)
+	near(t, "the window after it", s[0].Cwnd, 56)
+
+	// After a timeout the cubic function begins at its plateau, with a segment for each 20.
+	s = []Subflow{flow(100, 100*ms)}
+	c.TimedOut(s, 0, 0)
+	s[0].Cwnd = 70
+	c.Acked(s, 0, Ack{Now: time.Second, Segments: 1, Limited: true})
+	if s[0].k != 0 || s[0].count != 20 {
+		t.Errorf("after a timeout K is %g, and the window grows for each %d segments, want 0 and 20", s[0].k, s[0].count)
+	}
+}
+
+// TestCubicSlowStart: the window grows by all that is acknowledged, without a limit for an
+// acknowledgement (tcp_slow_start).
+func TestCubicSlowStart(t *testing.T) {
+	c := control(t, "cubic")
+	s := []Subflow{Start(10)}
+	c.Acked(s, 0, Ack{Segments: 10, Limited: true})
+	near(t, "the window after 10 segments", s[0].Cwnd, 20)
+	s[0].Ssthresh = 25
+	c.Acked(s, 0, Ack{Segments: 10, Limited: true})
+	near(t, "the window at the threshold", s[0].Cwnd, 25)
+	for _, threshold := range []float64{1, NoThreshold} {
+		s[0].Cwnd, s[0].Ssthresh = maxWindow, threshold
+		if c.Acked(s, 0, Ack{Now: time.Second, Segments: 1e6, Limited: true}); s[0].Cwnd > maxWindow {
+			t.Errorf("the window grows to %g", s[0].Cwnd)
+		}
+	}
+}
+
+// TestCubicIsFriendly: at the plateau of a window of 7 the window grows as that of a Reno with the
+// same mean rate: by one for 13 segments, 15/8 windows. It is computed at most each 32 ms while the
+// window is the same.
+func TestCubicIsFriendly(t *testing.T) {
+	for _, tt := range []struct {
+		every time.Duration
+		want  int // segments until the window grows
+	}{{40 * ms, 14}, {4 * ms, 17}} {
+		c := control(t, "cubic")
+		s := []Subflow{flow(7, ms)}
+		s[0].wMax = 7
+		n := 0
+		for now := time.Second; s[0].Cwnd == 7 && n < 100; now += tt.every {
+			c.Acked(s, 0, Ack{Now: now, Segments: 1, Limited: true})
+			n++
+		}
+		if n != tt.want || s[0].Cwnd != 8 {
+			t.Errorf("with an acknowledgement each %v a window of 7 grows to %g after %d segments, want 8 after %d", tt.every, s[0].Cwnd, n, tt.want)
+		}
+	}
 }
 
 // TestVegas: BaseRTT is 100 ms. The window is 20 segments: diff is 20 (rtt - 100) / 100.

@@ -4,5 +4,5 @@
 //
 // Windows and rates are floats, in segments. Linux does the same in integers: a window in whole
 // segments with a counter (snd_cwnd_cnt), and rates, alphas and increases scaled by 2^10 before
-// division.
+// division. Cubic has whole segments, too.
 package cc
