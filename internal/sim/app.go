@@ -51,6 +51,13 @@ func (c *connection) request(s *Sim) {
 	c.wake(s, c.arrivesAt)
 }
 
+// requestBytes is the payload of a request: of a GET with few headers.
+const requestBytes = 100
+
+// requestSize returns the size of a request on the wire, with the acknowledgement before it: of the
+// handshake, or of the end of the previous object. Over a slow uplink they take milliseconds.
+func (c *connection) requestSize() int { return 2*c.Header + requestBytes }
+
 // requestTakes returns how long a request takes, without queues: over the path of asks, or the one
 // on which a gateway's packets arrive first.
 func (c *connection) requestTakes(s *Sim) time.Duration {
@@ -65,7 +72,7 @@ func (c *connection) requestTakes(s *Sim) time.Duration {
 			l := &s.config.Links[i]
 			takes += l.Delay
 			if l.Rate > 0 {
-				takes += l.Rate.TimeFor(unit.Size(c.Header))
+				takes += l.Rate.TimeFor(unit.Size(c.requestSize()))
 			}
 		}
 		least = min(least, takes)

@@ -55,12 +55,17 @@ func (h *handshake) receive(s *Sim, f *sender, p *packet) {
 	if f.state != caClosed {
 		return
 	}
+	c := f.c
 	switch p.kind {
 	case syn:
 		h.sendSYNACK(s, f)
 	case synACK:
 		h.answered = true
-		h.send(s, f, established, s.receivers[f.flow].back)
+		size := c.Header
+		if f.index == c.Begin {
+			size = c.requestSize()
+		}
+		s.send(&packet{kind: established, flow: f.flow, hop: s.receivers[f.flow].back}, int32(size))
 	case established:
 		if h.answers == 1 { // Karn's algorithm (RFC 6298, section 3)
 			f.retrans.rtt.Update(s.now - h.sent)

@@ -51,3 +51,27 @@ func TestRequestPath(t *testing.T) {
 		t.Errorf("the objects took %v", objects)
 	}
 }
+
+// TestRequestTakesTime: a request has 100 bytes, and follows an acknowledgement: over an uplink of
+// 100 kbit/s the two take 22 ms more than over a fast one, in the handshake too.
+func TestRequestTakesTime(t *testing.T) {
+	took := func(up unit.Bandwidth) []time.Duration {
+		c := paper(road{rate: 8 * unit.MbitPerSecond, delay: 10 * ms})
+		k := &c.Connections[0]
+		k.Bytes, k.Object, k.Header, k.Handshake = 20_000, 10_000, 86, true
+		for _, l := range k.Paths[0].Back {
+			c.Links[l].Rate = 0
+		}
+		c.Links[k.Paths[0].Back[0]].Rate = up
+		return run(t, c).Connections[0].Objects
+	}
+	slow, fast := took(100*unit.KbitPerSecond), took(0)
+	// SYN and the ACK before the request are of the first object only, and so are the acknowledgements
+	// in its slow start.
+	if got, least := slow[0]-fast[0], 28*ms; got < least {
+		t.Errorf("the first object takes %v longer over a slow uplink, want %v or more", got, least)
+	}
+	if got, want := slow[1]-fast[1], (2*86+100)*8*time.Second/100_000; got < want || got > want+30*ms {
+		t.Errorf("the second one takes %v longer, want %v or, with its acknowledgements, a little more", got, want)
+	}
+}

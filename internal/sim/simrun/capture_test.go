@@ -46,7 +46,8 @@ func TestCapture(t *testing.T) {
 			if !transport.MPTCP {
 				s.Nodes["server"].MPTCP.Announce = nil
 			}
-			s.Experiment.Traffic["bulk"].Duration = 3 * time.Second
+			// A packet that arrives at its very end would be in the capture only.
+			s.Experiment.Traffic["bulk"].Duration = 3001 * time.Millisecond
 			file := filepath.Join(t.TempDir(), "run.pcap")
 			f, err := os.Create(file)
 			if err != nil {
