@@ -109,6 +109,14 @@ func (c *connection) idle(f *sender) bool {
 	return c.blocked || f.board.next-f.board.una >= f.window || c.next >= c.limit || c.Object > 0 && c.next >= c.made(0) || c.ahead && f.backlog.bytes == 0
 }
 
+// exhausted reports whether there is no new data for a subflow.
+func (c *connection) exhausted(f *sender) bool {
+	if c.ahead {
+		return f.backlog.bytes == 0
+	}
+	return c.next >= c.limit || c.Object > 0 && c.next >= c.made(0)
+}
+
 // schedule sends all that can be sent now. It is called for every acknowledgement, timeout,
 // established subflow and write of the application.
 func (c *connection) schedule(s *Sim) {

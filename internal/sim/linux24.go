@@ -121,7 +121,7 @@ func (l *linux24) ack(s *Sim, f *sender, p *packet, a *acked) {
 		// The window grows for an acknowledgement, not for each segment, and only if it was full.
 		limited := a.flight-int32(a.selected) >= int32(f.cc.Cwnd)
 		f.cc.InFlight = float64(f.board.inFlight())
-		f.c.control.Acked(f.c.flows, f.index, cc.Ack{Now: s.now, Segments: 1, RTT: a.sample, Latest: a.sample, Limited: limited})
+		f.c.control.Acked(f.c.flows, f.index, cc.Ack{Now: s.now, Segments: 1, RTT: a.sample, Limited: limited})
 	}
 	if dubious {
 		l.alert(s, f, p, a)

@@ -53,6 +53,7 @@ func (f *sender) pace(s *Sim) {
 		p.looked = s.now
 		p.on = !cc.Fast(f.clamped(), f.c.Segment, rtt) && (p.lost || f.backlog.bytes > 0)
 	}
+	f.cc.Paced = p.on
 	ratio := pacingElse
 	if f.cc.Cwnd < f.cc.Ssthresh/2 {
 		ratio = pacingSlowStart

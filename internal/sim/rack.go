@@ -31,6 +31,8 @@ type reorderingWindow struct {
 	extra   int32  // RACK.reo_wnd_mult less 1
 	persist int32  // recoveries until the window is reset (RACK.reo_wnd_persist)
 	round   uint32 // SND.NXT at the last increase (RACK.dsack_round)
+	// most is by how many segments one came late at most (tp->reordering); 0: fewer than dupThresh.
+	most uint32
 }
 
 const (
@@ -39,6 +41,24 @@ const (
 	// maxReoWndExtra is one less than the largest rack.reo_wnd_steps of Linux.
 	maxReoWndExtra = 254
 )
+
+// maxReorderingRACK is net.ipv4.tcp_max_reordering.
+const maxReorderingRACK = 300
+
+// displaced looks for segments that came late: below the highest one that was selectively
+// acknowledged before (tcp_check_sack_reordering).
+func (w *reorderingWindow) displaced(b *scoreboard, top uint32) {
+	if top == 0 || b.late >= top {
+		return
+	}
+	highest := b.una
+	if b.sacked > 0 {
+		highest = b.highest[0]
+	}
+	if by := highest - b.late; highest > b.late && by > max(w.most, dupThresh) {
+		w.most = min(by, maxReorderingRACK)
+	}
+}
 
 // dsack processes a DSACK.
 func (w *reorderingWindow) dsack(una, next uint32) {

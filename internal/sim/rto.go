@@ -29,10 +29,12 @@ type retransTimer struct {
 	count int64
 }
 
-// sample adds a round-trip time; minRTO is the minimum of the part of the timeout that exceeds
+// sample adds a round-trip time, and that of the segment that was sent last of those acknowledged,
+// which may be shorter, because its acknowledgement was not delayed; minRTO is the minimum of the part of the timeout that exceeds
 // SRTT.
-func (t *retransTimer) sample(rtt, minRTO time.Duration) {
+func (t *retransTimer) sample(rtt, latest, minRTO time.Duration) {
 	t.rtt.Update(rtt)
+	t.rtt.MinRTT = min(t.rtt.MinRTT, latest)
 	t.rto = t.rtt.RTO(minRTO)
 	t.sum += rtt
 	t.count++

@@ -1,6 +1,9 @@
 package sim
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // segment is a segment that a subflow has sent and that is not acknowledged cumulatively.
 type segment struct {
@@ -47,9 +50,34 @@ type scoreboard struct {
 	// late is the lowest segment below it that an acknowledgement brings first and that was never
 	// retransmitted: a bound at first, which stays where there is none. 0: nobody asks.
 	late uint32
+	// timed are the round-trip times that the last acknowledgement gives.
+	timed timed
 	// blocks are the SACK blocks of the last acknowledgement.
 	blocks  [maxBlocks]span
 	nblocks int
+}
+
+// timed are round-trip times of segments that were never retransmitted: of those that an
+// acknowledgement brings first, cumulatively, and selectively (Linux: first_ackt to last_sackt), 0
+// without any. retransmitted: it acknowledges a retransmission cumulatively.
+type timed struct {
+	first, last, firstSacked, lastSacked time.Duration
+	retransmitted                        bool
+}
+
+// sample returns the sample for the timeout, and that of the segment sent last, 0 without any
+// (tcp_clean_rtx_queue).
+func (t *timed) sample() (rtt, latest time.Duration) {
+	if !t.retransmitted {
+		rtt, latest = t.first, t.last
+	}
+	if t.firstSacked > 0 {
+		latest = t.lastSacked
+		if rtt == 0 {
+			rtt = t.firstSacked
+		}
+	}
+	return rtt, latest
 }
 
 // retransmission is a segment that was sent again at a time. It may have been acknowledged, or sent
@@ -103,16 +131,22 @@ func (b *scoreboard) push(data uint64, length int) (seq uint32, e *segment) {
 // acknowledge processes the cumulative acknowledgement, and returns the number of segments that it
 // newly acknowledges. r is nil without RACK.
 func (b *scoreboard) acknowledge(to uint32, now, minRTT time.Duration, r *rack) int {
-	delivered := 0
+	delivered, t := 0, timed{}
 	for seq := b.una; seq != to; seq++ {
 		e := b.at(seq)
+		t.retransmitted = t.retransmitted || e.flags&everRetrans != 0
 		if e.flags&sacked != 0 {
 			b.sacked--
-		} else {
-			delivered++
-			b.arrived(seq, e, now, minRTT, r)
+			continue
+		}
+		delivered++
+		b.arrived(seq, e, now, minRTT, r)
+		if e.flags&everRetrans == 0 {
+			t.last = now - e.sent
+			t.first = cmp.Or(t.first, t.last)
 		}
 	}
+	b.timed = t
 	b.una = to
 	b.lossMarked, b.retransNext, b.unsettled = max(b.lossMarked, to), max(b.retransNext, to), max(b.unsettled, to)
 	return delivered
@@ -160,6 +194,10 @@ func (b *scoreboard) selective(p *packet, now, minRTT time.Duration, r *rack) in
 				continue
 			}
 			b.arrived(seq, e, now, minRTT, r)
+			if t := &b.timed; e.flags&everRetrans == 0 {
+				t.lastSacked = now - e.sent
+				t.firstSacked = cmp.Or(t.firstSacked, t.lastSacked)
+			}
 			e.flags = e.flags&^(lost|retransInFlight) | sacked
 			b.sacked++
 			delivered++

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
@@ -45,6 +46,7 @@ type sender struct {
 	rack    rack
 	tlp     tailLossProbe
 	undo    undo
+	usage   usage
 	prr     reduction
 	linux24 linux24
 	hand    handshake
@@ -126,6 +128,7 @@ func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
 	}
 	e.sent, f.lastSent = s.now, s.now
 	f.prr.sent++
+	f.usage.sent = true
 	f.result.Segments++
 	f.pacing.sent(f, s.now, int(e.length))
 	out := f.out
@@ -206,7 +209,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 		r = &f.rack
 	}
 	top := uint32(0)
-	if c.Linux24 {
+	if c.RACK || c.Linux24 {
 		top = f.board.top()
 		f.board.late = top
 	}
@@ -217,25 +220,33 @@ func (f *sender) ack(s *Sim, p *packet) {
 	}
 	flow.Delivered += uint64(delivered)
 
-	var sample time.Duration
+	sample, latest := time.Duration(0), time.Duration(0)
+	if c.RACK {
+		sample, latest = f.board.timed.sample()
+	}
 	if segments > 0 {
-		sample = s.now - p.at
-		f.retrans.sample(sample, c.MinRTO)
-		if c.RACK || c.Linux24 {
-			f.retrans.vary(f.board.una, f.board.next, c.MinRTO)
-		}
-		flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
+		sample = cmp.Or(sample, s.now-p.at)
+		latest = cmp.Or(latest, sample)
 		f.retrans.progress()
 		if pa := f.path; !pa.Usable {
 			pa.Usable = true
 		}
 	}
-	a := &acked{prior: una, top: top, segments: segments, selected: selected, flight: before, sample: sample}
+	if sample > 0 {
+		f.retrans.sample(sample, latest, c.MinRTO)
+		if c.RACK || c.Linux24 {
+			f.retrans.vary(f.board.una, f.board.next, c.MinRTO)
+		}
+		flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
+		flow.InFlight = float64(f.board.inFlight())
+		flow.Sampled(s.now, latest)
+	}
+	a := &acked{prior: una, top: top, segments: segments, selected: selected, delivered: delivered, flight: before, sample: sample}
 	detect := true
 	if c.Linux24 {
 		f.linux24.ack(s, f, p, a)
 	} else {
-		detect = f.respond(s, p, a, delivered)
+		detect = f.respond(s, p, a)
 	}
 	if f.board.una == f.board.next {
 		f.retrans.deadline = 0 // RFC 6298, 5.2
@@ -255,6 +266,9 @@ func (f *sender) ack(s *Sim, p *packet) {
 	}
 	f.refresh(s)
 	c.schedule(s)
+	if c.RACK {
+		f.usage.validate(f)
+	}
 	if f.state == caRecovery && f.room() > 0 && c.idle(f) {
 		if c.Linux24 {
 			f.linux24.forward(s, f)
@@ -265,14 +279,15 @@ func (f *sender) ack(s *Sim, p *packet) {
 	}
 }
 
-// respond finds losses after an acknowledgement by which so many segments are delivered, and adapts
-// the window. It returns false if nothing may be retransmitted yet.
-func (f *sender) respond(s *Sim, p *packet, a *acked, delivered int) bool {
+// respond finds losses after an acknowledgement, and adapts the window. It returns false if nothing
+// may be retransmitted yet.
+func (f *sender) respond(s *Sim, p *packet, a *acked) bool {
 	c, flow := f.c, f.cc
 	was, pending := f.state, f.board.pending
 	detect := true
 	switch {
 	case c.RACK:
+		f.rack.reordering.displaced(&f.board, a.top)
 		if detect = f.undo.ack(f, p, a.prior); detect {
 			f.tlp.ack(s, f, p)
 			f.rack.markLost(s, f)
@@ -283,19 +298,23 @@ func (f *sender) respond(s *Sim, p *packet, a *acked, delivered int) bool {
 		}
 		f.board.markLostBySACK()
 	}
+	grows := a.segments
+	if c.RACK {
+		grows = f.grows(a)
+	} else if was == caRecovery {
+		grows = 0
+	}
 	switch {
 	case f.state == caOpen && f.board.lost > 0:
 		flow.InFlight = float64(f.board.next - a.prior)
 		f.enterRecovery(s)
-	case a.segments > 0 && was != caRecovery && f.state != caRecovery:
+	case grows > 0 && f.state != caRecovery:
+		f.prr.end(f)
 		flow.InFlight = float64(f.board.inFlight())
-		// In slow start a window counts as limiting when more than half of it is used
-		// (Linux: tcp_is_cwnd_limited).
-		limited := float64(a.flight+1) > flow.Cwnd || flow.Cwnd < flow.Ssthresh && float64(2*a.flight) > flow.Cwnd
-		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: a.segments, RTT: a.sample, Latest: f.rack.rtt, Limited: limited})
+		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: grows, RTT: a.sample, Limited: f.limited(a)})
 	}
 	if f.state == caRecovery {
-		f.prr.reduce(f, delivered, a.segments > 0 && f.board.pending <= pending)
+		f.prr.reduce(f, a.delivered, a.segments > 0 && f.board.pending <= pending)
 	} else {
 		f.prr.end(f)
 	}
@@ -308,8 +327,10 @@ type acked struct {
 	top      uint32 // the highest segment selectively acknowledged before it, 0: none; of linux24
 	segments int    // acknowledged cumulatively
 	selected int    // newly selectively acknowledged
-	flight   int32  // in flight before it
-	sample   time.Duration
+	// delivered is what is newly acknowledged in either way.
+	delivered int
+	flight    int32 // in flight before it
+	sample    time.Duration
 }
 
 // countDuplicate counts the acknowledgements that do not acknowledge new data while some is in

@@ -47,6 +47,8 @@ type Subflow struct {
 	Idle time.Duration
 	// HyStart has cubic leave slow start as Linux does, before it causes losses.
 	HyStart bool
+	// Paced: what is sent is paced, so that HyStart expects a train of a whole round-trip time.
+	Paced bool
 	// MinThreshold replaces the control's own minimum of Ssthresh after a loss, in segments; 0: it
 	// does not.
 	MinThreshold float64
@@ -82,8 +84,8 @@ type Ack struct {
 	// Segments is the number of segments newly acknowledged.
 	Segments int
 	// RTT is its round-trip time sample, or 0: of the first segment that it acknowledges, with the
-	// delay of the acknowledgment. Latest is that of the segment that was sent last, or 0.
-	RTT, Latest time.Duration
+	// delay of the acknowledgment.
+	RTT time.Duration
 	// Limited: the sender was limited by the congestion window. Otherwise the window does not
 	// grow (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux' tcp_is_cwnd_limited).
 	Limited bool

@@ -45,7 +45,6 @@ type cubicState struct {
 
 func (*cubic) Acked(s []Subflow, i int, a Ack) {
 	f := &s[i]
-	f.hystart(a)
 	now := int64(a.Now / jiffy)
 	if f.begun {
 		f.epoch = min(f.epoch+int64(f.Idle/jiffy), now) // CA_EVENT_TX_START

@@ -8,6 +8,9 @@ const (
 	hystartLow = 16
 	// hystartGap is the longest time between two acknowledgments of a train.
 	hystartGap = 2 * time.Millisecond
+	// hystartBurst is how long a train may be in addition because of segmentation offload: at the
+	// rates of slow start below 2 Gbit/s (hystart_ack_delay).
+	hystartBurst = time.Millisecond
 	// hystartSamples is how many round-trip times of a round are taken before their minimum counts.
 	hystartSamples = 8
 	// The minimum of a round may be longer than that of all by 1/hystartShare, and hystartLeast to
@@ -30,29 +33,38 @@ type hystartState struct {
 	taken    int           // samples
 }
 
-// hystart leaves slow start before the queue overflows (Ha and Rhee, Taming the elephants: new TCP
-// slow start, 2011, as in Linux): when the acknowledgments of a round come in a train that is half
-// a round-trip time long, or the shortest round-trip time of the round is longer than the shortest
-// of all.
-func (f *Subflow) hystart(a Ack) {
+// Sampled is called for the round-trip time of each acknowledgement, cumulative or selective, before
+// Acked: that of the segment that was sent last of those that it acknowledges first (pkts_acked of
+// Linux' congestion controls). Only cubic uses it. It leaves slow start before the queue overflows
+// (Ha and Rhee, Taming the elephants: new TCP slow start, 2011, as in Linux): when the
+// acknowledgments of a round come in a train that is half a round-trip time long, a whole one if it
+// is paced, or the shortest round-trip time of the round is longer than the shortest of all.
+func (f *Subflow) Sampled(now, rtt time.Duration) {
 	h := &f.leaving
-	if !f.HyStart || h.found || f.Cwnd >= f.Ssthresh || a.Latest <= 0 {
+	if f.begun && int64(now/jiffy)-f.epoch < int64(time.Second/jiffy) {
+		return // samples right after a recovery do not count
+	}
+	if h.shortest == 0 || rtt < h.shortest {
+		h.shortest = rtt
+	}
+	if !f.HyStart || h.found || f.Cwnd >= f.Ssthresh {
 		return
 	}
-	if h.shortest == 0 || a.Latest < h.shortest {
-		h.shortest = a.Latest
-	}
-	if !h.begun || f.Delivered >= h.end {
-		*h = hystartState{shortest: h.shortest, begun: true, end: f.Delivered + uint64(f.InFlight), since: a.Now, train: a.Now, least: a.Latest}
+	if !h.begun || f.Delivered > h.end {
+		*h = hystartState{shortest: h.shortest, begun: true, end: f.Delivered + uint64(f.InFlight), since: now, train: now, least: rtt}
 	}
 	if f.Cwnd < hystartLow {
 		return
 	}
-	if a.Now-h.train <= hystartGap {
-		h.train = a.Now
-		h.found = a.Now-h.since > h.shortest/2
+	if now-h.train <= hystartGap {
+		h.train = now
+		most := h.shortest + hystartBurst
+		if !f.Paced {
+			most /= 2
+		}
+		h.found = now-h.since > most
 	}
-	h.least = min(h.least, a.Latest)
+	h.least = min(h.least, rtt)
 	if h.taken < hystartSamples {
 		h.taken++
 	} else if h.least > h.shortest+min(max(h.shortest/hystartShare, hystartLeast), hystartMost) {

@@ -16,14 +16,16 @@ func TestHyStart(t *testing.T) {
 		rtt    func(i int) time.Duration // of acknowledgment i
 		gap    time.Duration
 		off    bool
+		paced  bool
 		want   bool
 	}{
-		{"steady", 40, func(int) time.Duration { return 100 * ms }, 3 * ms, false, false},
-		{"a queue grows", 40, func(i int) time.Duration { return 100*ms + time.Duration(i)*ms/2 }, 3 * ms, false, true},
-		{"without HyStart", 40, func(i int) time.Duration { return 100*ms + time.Duration(i)*ms/2 }, 3 * ms, true, false},
-		{"jitter with short ones in each round", 40, func(i int) time.Duration { return 100*ms + time.Duration(i%4)*20*ms }, 3 * ms, false, false},
-		{"a train", 100, func(int) time.Duration { return 100 * ms }, ms, false, true},
-		{"a small window", 8, func(i int) time.Duration { return 100*ms + time.Duration(i)*ms }, ms, false, false},
+		{"steady", 40, func(int) time.Duration { return 100 * ms }, 3 * ms, false, false, false},
+		{"a queue grows", 40, func(i int) time.Duration { return 100*ms + time.Duration(i)*ms/2 }, 3 * ms, false, false, true},
+		{"without HyStart", 40, func(i int) time.Duration { return 100*ms + time.Duration(i)*ms/2 }, 3 * ms, true, false, false},
+		{"jitter with short ones in each round", 40, func(i int) time.Duration { return 100*ms + time.Duration(i%4)*20*ms }, 3 * ms, false, false, false},
+		{"a train", 100, func(int) time.Duration { return 100 * ms }, ms, false, false, true},
+		{"the same, paced", 100, func(int) time.Duration { return 100 * ms }, ms, false, true, false},
+		{"a small window", 8, func(i int) time.Duration { return 100*ms + time.Duration(i)*ms }, ms, false, false, false},
 	} {
 		c, err := New("cubic")
 		if err != nil {
@@ -31,14 +33,15 @@ func TestHyStart(t *testing.T) {
 		}
 		s := []Subflow{Start(int(tt.window))}
 		f := &s[0]
-		f.HyStart, f.MinRTT = !tt.off, 100*ms
+		f.HyStart, f.Paced = !tt.off, tt.paced
 		now := time.Second
 		for i := range 80 {
 			f.InFlight = tt.window
 			f.Delivered++
 			// The window is held, to see when slow start ends.
 			f.Cwnd = tt.window
-			c.Acked(s, 0, Ack{Now: now, Segments: 1, RTT: tt.rtt(i), Latest: tt.rtt(i), Limited: true})
+			f.Sampled(now, tt.rtt(i))
+			c.Acked(s, 0, Ack{Now: now, Segments: 1, RTT: tt.rtt(i), Limited: true})
 			now += tt.gap
 		}
 		if ended := f.Ssthresh < NoThreshold; ended != tt.want {

@@ -422,9 +422,7 @@ func (b *builder) behave(c *sim.Connection, x *cell.Connection) error {
 	if c.DelayedACK {
 		c.QuickACKs = quickACKs
 	}
-	// What a queue in front of a path does to TCP depends on it. Elsewhere labs are closer to what
-	// is simulated without (docs/simulator.md).
-	c.HyStart = c.Gateway != nil && c.RACK
+	c.HyStart = c.RACK
 	return nil
 }
 
