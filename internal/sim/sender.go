@@ -181,6 +181,9 @@ func (f *sender) ack(s *Sim, p *packet) {
 		f.spray.acknowledged(s.now, p)
 	}
 	c := f.c
+	if c.RACK && p.seq < f.board.una {
+		return // an older timestamp: the path reordered it (PAWS, RFC 7323, section 5)
+	}
 	c.acknowledged(p)
 	switch {
 	case p.duplicate && c.RACK:

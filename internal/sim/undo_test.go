@@ -24,13 +24,18 @@ func reordering(jitter time.Duration, change func(*Config)) Config {
 	return c
 }
 
-// Linux 6.18 reaches 9.4 Mbit/s in a lab with a jitter of 1, 2 and 5 ms, as without jitter. Without
+// Linux 6.18 reaches 9.4 Mbit/s in a lab with a jitter of 1, 2 and 5 ms, as without jitter, and 9.1
+// to 9.3 with 9 ms, where it drops 4 of 9 acknowledgments by their timestamps. Without
 // undo and with a fixed reordering window it would be 4.6 Mbit/s with 2 ms and 1.4 with 5 ms.
 func TestReorderingDoesNotReduceGoodput(t *testing.T) {
 	for _, jitter := range []time.Duration{0, 1 * ms, 2 * ms, 5 * ms, 9 * ms} {
 		r := run(t, reordering(jitter, func(*Config) {})).Connections[0]
-		if got := float64(r.After()); got < 9.2e6 {
-			t.Errorf("jitter %s: %v, want at least 9.2 Mbit/s; %+v", jitter, r.After(), r.Paths[0])
+		least := 9200 * unit.KbitPerSecond
+		if jitter == 9*ms {
+			least = 9 * unit.MbitPerSecond
+		}
+		if r.After() < least {
+			t.Errorf("jitter %s: %v, want at least %v; %+v", jitter, r.After(), least, r.Paths[0])
 		}
 		if undone := r.Paths[0].Undone; jitter == 0 && undone != 0 {
 			t.Errorf("%d reductions undone without reordering", undone)
@@ -153,6 +158,24 @@ func TestDSACKNumber(t *testing.T) {
 					t.Errorf("segment %d of %d is taken for %d", seq, next, b.sent(uint16(seq)))
 				}
 			}
+		}
+	}
+}
+
+// TestOldAcknowledgement: a path that reorders acknowledgements brings some behind later ones. Linux
+// drops those by their timestamps (tcp_disordered_ack_check), with the DSACK that they may have.
+func TestOldAcknowledgement(t *testing.T) {
+	s := newStage(t, once(20), func(c *Connection) { c.RACK = true })
+	s.until("recovery", func(f *sender) bool { return f.state == caRecovery && f.result.Retransmissions == 1 })
+	f := &s.senders[0]
+	una := f.board.una
+	for _, x := range []struct {
+		seq    uint32
+		dsacks uint64
+	}{{una - 1, 0}, {una, 1}} {
+		f.ack(s.Sim, &packet{kind: ack, seq: x.seq, at: s.now, duplicate: true, dsack: uint16(una), data: f.c.acked, window: noWindow})
+		if f.undo.dsacks != x.dsacks || f.board.una != una {
+			t.Errorf("after an acknowledgement of %d with %d outstanding first: %d DSACKs, %d first", x.seq, una, f.undo.dsacks, f.board.una)
 		}
 	}
 }
