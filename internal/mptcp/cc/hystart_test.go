@@ -49,3 +49,21 @@ func TestHyStart(t *testing.T) {
 		}
 	}
 }
+
+// TestHyStartRounds: a round begins with the first acknowledgement of what was sent in it (after
+// end_seq). If it began with one before, each round would begin earlier in the train of acknowledgements of
+// its predecessor, whose last ones are late because they waited behind the others.
+func TestHyStartRounds(t *testing.T) {
+	f := Start(40)
+	f.HyStart, f.InFlight = true, 39
+	for round := range 20 {
+		for i := range 40 {
+			f.Delivered++
+			wait := time.Duration(i) * 700 * time.Microsecond
+			f.Sampled(time.Second+time.Duration(round)*100*ms+wait, 100*ms+wait)
+		}
+	}
+	if f.Ssthresh < NoThreshold {
+		t.Error("slow start ended, though each round has acknowledgments without a queue")
+	}
+}
