@@ -266,12 +266,31 @@ func (c *Capacity) Update(s CapacitySample) {
 		c.judge(&s, beyond)
 		return
 	}
+	c.count(&s)
+	switch {
+	case !c.found && c.fills(&s):
+	case c.starved(&s):
+		c.lower(c.recent.rate(), s.Standing)
+	case c.found && c.overloaded(s.Jitter):
+		c.lower(c.full.rate(), s.Standing)
+	case c.samples >= 3 && c.recent.rate() > c.rate && c.saved == 0:
+		c.set(c.recent.rate())
+	case !s.Busy || Congested(s.Standing, s.Jitter) || c.behind(&s) && c.rate.SizeIn(shortQueue) < startMinSize:
+	case !c.found:
+		c.set(c.rate * startGrowthPercent / 100)
+	default:
+		c.mayProbe(&s)
+	}
+}
+
+// count adds a sample to those that the estimate is changed by.
+func (c *Capacity) count(s *CapacitySample) {
 	if s.Busy {
 		c.waited += s.Interval
 	} else {
 		c.waited = 0
 	}
-	c.recent.add(s)
+	c.recent.add(*s)
 	c.samples++
 	if Congested(s.Standing, s.Jitter) {
 		c.full.Sent, c.full.Arrived, c.full.Interval = c.full.Sent+s.Sent, c.full.Arrived+s.Arrived, c.full.Interval+s.Interval
@@ -284,30 +303,41 @@ func (c *Capacity) Update(s CapacitySample) {
 	if c.draining--; c.draining < 0 || s.Standing <= shortQueue+s.Jitter {
 		c.draining = 0
 	}
-	r := &c.recent
-	behind := c.configured > 0 && s.Standing > shortQueue+s.Jitter
+}
+
+// fills reports whether a path that was never full is, by its queue or by its losses, and sets the
+// estimate then.
+func (c *Capacity) fills(s *CapacitySample) bool {
 	switch {
-	case !c.found && c.full.Interval > s.Interval && c.full.Sent >= startMinSize && (steadyPath(s.Jitter) || c.congested >= 4):
+	case c.full.Interval > s.Interval && c.full.Sent >= startMinSize && (steadyPath(s.Jitter) || c.congested >= 4):
 		c.find(max(s.rate(), c.full.rate()), s.Standing) // the first sample may have begun before the queue
-	case !c.found && c.full.Interval == 0 && c.samples >= 3 && s.Loss >= startLoss && r.Sent >= 4*startMinSize:
-		c.find(max(s.rate(), r.rate())*nextGrowthPercent/100, 0) // not less than the path carries if the losses are not for a queue
-	case c.samples >= 3 && c.configured == 0 && c.waited >= s.RTT+3*sampleInterval && r.Arrived < r.Sent/100*carriedPercent:
-		c.lower(r.rate(), s.Standing)
-	case c.found && c.overloaded(s.Jitter):
-		c.lower(c.full.rate(), s.Standing)
-	case c.samples >= 3 && r.rate() > c.rate && c.saved == 0:
-		c.set(r.rate())
-	case !s.Busy || Congested(s.Standing, s.Jitter) || behind && c.rate.SizeIn(shortQueue) < startMinSize:
-	case !c.found:
-		c.set(c.rate * startGrowthPercent / 100)
+	case c.full.Interval == 0 && c.samples >= 3 && s.Loss >= startLoss && c.recent.Sent >= 4*startMinSize:
+		c.find(max(s.rate(), c.recent.rate())*nextGrowthPercent/100, 0) // not less than the path carries if the losses are not for a queue
 	default:
-		every := cmp.Or(c.every, firstProbe)
-		if behind {
-			every *= patienceFactor
-		}
-		if c.busy++; c.busy >= every && (c.rate < c.configured || steadyPath(s.Jitter)) {
-			c.probe(probeGrowthPercent)
-		}
+		return false
+	}
+	return true
+}
+
+// starved reports whether less arrives than is sent on a path whose rate is not configured, though
+// packets have waited for it all the time.
+func (c *Capacity) starved(s *CapacitySample) bool {
+	return c.samples >= 3 && c.configured == 0 && c.waited >= s.RTT+3*sampleInterval && c.recent.Arrived < c.recent.Sent/100*carriedPercent
+}
+
+// behind reports whether there is a queue on a path whose rate is configured.
+func (c *Capacity) behind(s *CapacitySample) bool {
+	return c.configured > 0 && s.Standing > shortQueue+s.Jitter
+}
+
+// mayProbe begins a probe after enough busy samples.
+func (c *Capacity) mayProbe(s *CapacitySample) {
+	every := cmp.Or(c.every, firstProbe)
+	if c.behind(s) {
+		every *= patienceFactor
+	}
+	if c.busy++; c.busy >= every && (c.rate < c.configured || steadyPath(s.Jitter)) {
+		c.probe(probeGrowthPercent)
 	}
 }
 
