@@ -550,16 +550,10 @@ func (d devices) named(name string) device {
 	return known
 }
 
-// find finds where packets of the paths go. A path is left out whose next hop is not known in an IP
-// version of the peer's prefixes. The mutex is locked.
+// find finds where packets of the paths go. A path without a way has a reason. The mutex is locked.
 func (p *Plane) find(r *peer, devices devices) {
-	s := &p.state
-	var need4, need6 bool
-	for _, prefix := range r.conf.Prefixes {
-		need4, need6 = need4 || prefix.Addr().Is4(), need6 || !prefix.Addr().Is4()
-	}
 	r.ways, r.reasons, r.mtu = make([]program.Way, len(r.paths)), make([]string, len(r.paths)), 0
-	var outside netip.Addr // the first end of the tunnel
+	var outside netip.Addr // the peer's, which all paths of a tunnel have the IP version of
 	r.indices = [dataplane.MaxPaths]int{}
 	for i := range r.paths {
 		c := &r.paths[i]
@@ -571,65 +565,74 @@ func (p *Plane) find(r *peer, devices devices) {
 		if at.index == 0 || !c.Remote.IsValid() {
 			continue
 		}
-		mtu := at.mtu
-		w := program.Way{Interface: at.index}
-		set := func(a netip.Addr) {
-			if a = a.WithZone(""); a.Is4() {
-				w.IPv4 = a
-			} else if a.Is6() {
-				w.IPv6 = a
-			}
+		way, reason := p.wayOf(r, c, at.index, outside)
+		if reason != "" {
+			r.reasons[i] = reason
+			continue
 		}
-		for _, path := range s.Paths {
-			if path.Interface == c.Interface {
-				for _, via := range path.Via {
-					set(via)
-				}
+		r.ways[i] = way
+		if c.Usable {
+			outside = c.Remote.Addr().Unmap()
+			if mtu := r.mtuOf(c, at.mtu); r.mtu == 0 || mtu < r.mtu {
+				r.mtu = mtu
 			}
-		}
-		remote := netip.AddrPortFrom(c.Remote.Addr().Unmap(), c.Remote.Port())
-		hop, source, err := p.kernel.NeighborOn(remote.Addr().WithZone(""), at.index, s.Mark)
-		if err == nil {
-			set(hop)
-		}
-		if c.Local.IsValid() {
-			source = c.Local
-		}
-		switch r.conf.Mode {
-		case dataplane.Unsealed, dataplane.NAT:
-			switch {
-			case err != nil || !source.IsValid():
-				r.reasons[i] = "the next hop to the peer is not known on this path"
-				continue
-			case outside.IsValid() && outside.Is4() != remote.Addr().Is4():
-				r.reasons[i] = fmt.Sprintf("this path has another IP version than that to %v", outside)
-				continue
-			case r.conf.Mode == dataplane.NAT && c.Seen.IsValid() && c.Seen.Addr().Unmap() != source.Unmap():
-				r.reasons[i] = fmt.Sprintf("the peer sees %v as %v: another NAT on this path, of whose flows it has no sessions", source, c.Seen.Addr().Unmap())
-				continue
-			}
-			if c.Usable {
-				outside = remote.Addr()
-			}
-			w.Local, w.Remote = netip.AddrPortFrom(source.Unmap().WithZone(""), c.Port), remote
-			if r.conf.Mode == dataplane.NAT {
-				break
-			}
-			mtu = min(mtu, c.MTU) - program.OverheadIPv4
-			if remote.Addr().Is6() {
-				mtu -= program.OverheadIPv6 - program.OverheadIPv4
-			}
-		case dataplane.Tunnel, dataplane.Plain:
-			if need4 && !w.IPv4.IsValid() && !w.IPv6.IsValid() || need6 && !w.IPv6.IsValid() {
-				r.reasons[i] = "the next hop of packets to the peer is not known on this path in one of their IP versions: give it a via"
-				continue
-			}
-		}
-		r.ways[i] = w
-		if c.Usable && (r.mtu == 0 || mtu < r.mtu) {
-			r.mtu = mtu
 		}
 	}
+}
+
+// wayOf returns where packets of a path go, or why they cannot. outside is the address of the peer
+// on another path, if any.
+func (p *Plane) wayOf(r *peer, c *dataplane.Measured, index int, outside netip.Addr) (way program.Way, reason string) {
+	remote := netip.AddrPortFrom(c.Remote.Addr().Unmap(), c.Remote.Port())
+	hop, source, err := p.kernel.NeighborOn(remote.Addr().WithZone(""), index, p.state.Mark)
+	way = program.Way{Interface: index}
+	set := func(a netip.Addr) {
+		if a = a.WithZone(""); a.Is4() {
+			way.IPv4 = a
+		} else if a.Is6() {
+			way.IPv6 = a
+		}
+	}
+	for _, path := range p.state.Paths {
+		if path.Interface == c.Interface {
+			for _, via := range path.Via {
+				set(via)
+			}
+		}
+	}
+	set(hop) // not valid after an error
+	if c.Local.IsValid() {
+		source = c.Local
+	}
+	if r.conf.Mode != dataplane.Unsealed && r.conf.Mode != dataplane.NAT {
+		need4 := slices.ContainsFunc(r.conf.Prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() })
+		need6 := slices.ContainsFunc(r.conf.Prefixes, func(p netip.Prefix) bool { return p.Addr().Is6() })
+		if need4 && !way.IPv4.IsValid() && !way.IPv6.IsValid() || need6 && !way.IPv6.IsValid() {
+			return way, "the next hop of packets to the peer is not known on this path in one of their IP versions: give it a via"
+		}
+		return way, ""
+	}
+	switch {
+	case err != nil || !source.IsValid():
+		return way, "the next hop to the peer is not known on this path"
+	case outside.IsValid() && outside.Is4() != remote.Addr().Is4():
+		return way, fmt.Sprintf("this path has another IP version than that to %v", outside)
+	case r.conf.Mode == dataplane.NAT && c.Seen.IsValid() && c.Seen.Addr().Unmap() != source.Unmap():
+		return way, fmt.Sprintf("the peer sees %v as %v: another NAT on this path, of whose flows it has no sessions", source, c.Seen.Addr().Unmap())
+	}
+	way.Local, way.Remote = netip.AddrPortFrom(source.Unmap().WithZone(""), c.Port), remote
+	return way, ""
+}
+
+// mtuOf returns the MTU of packets to the peer on a path over an interface with the MTU mtu.
+func (r *peer) mtuOf(c *dataplane.Measured, mtu int) int {
+	switch {
+	case r.conf.Mode != dataplane.Unsealed:
+		return mtu
+	case c.Remote.Addr().Unmap().Is6():
+		return min(mtu, c.MTU) - program.OverheadIPv6
+	}
+	return min(mtu, c.MTU) - program.OverheadIPv4
 }
 
 // ready reports whether packets may be sent: in a tunnel, if the peer accepts them.
