@@ -546,37 +546,7 @@ func (n *nat) take(peer string, r tunnel.NATSession) error {
 func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow) error {
 	switch c {
 	case tunnel.CommandNAT:
-		k := natKey(p.number, f)
-		old := n.sessions[k]
-		if n.leaving {
-			return nil
-		}
-		permitted := (old == nil || old.source() == f.Source.Addr()) && n.belongs(peer, p, &k, f.Source.Addr())
-		// What is refused anyhow ends no sessions of others.
-		if permitted && old == nil && len(n.sessions)-n.sending >= n.maxSessions {
-			if err := n.makeRoom(peer, f.Source.Addr()); err != nil {
-				return err
-			}
-		}
-		full := permitted && old == nil && len(n.sessions)-n.sending >= n.maxSessions
-		if full || !permitted {
-			n.counts(peer).declined++
-			if full {
-				n.counts(peer).full++
-			}
-			n.queue(peer, tunnel.CommandRefused, f)
-			return nil
-		}
-		if err := n.kernel.SetSession(p.number, f, true); err != nil {
-			n.counts(peer).declined++
-			n.queue(peer, tunnel.CommandRefused, f)
-			return err
-		}
-		if old == nil {
-			n.add(k, &natSession{address: f.Source.Addr().As16(), peer: peer, state: natOpen, since: n.clock()})
-		}
-		n.queue(peer, tunnel.CommandOK, f)
-		return nil
+		return n.wanted(peer, p, f)
 	case tunnel.CommandFIN:
 		k := natKey(p.number, f)
 		n.queue(peer, tunnel.CommandFINOK, f)
@@ -585,8 +555,49 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 		}
 		return nil
 	default:
+		return n.answered(peer, c, f)
 	}
-	// What follows answers commands of this gateway.
+}
+
+// wanted begins a session that a peer wants, or refuses it.
+func (n *nat) wanted(peer string, p *natPeer, f tunnel.Flow) error {
+	k := natKey(p.number, f)
+	old := n.sessions[k]
+	if n.leaving {
+		return nil
+	}
+	refuse := func() {
+		n.counts(peer).declined++
+		n.queue(peer, tunnel.CommandRefused, f)
+	}
+	if old != nil && old.source() != f.Source.Addr() || !n.belongs(peer, p, &k, f.Source.Addr()) {
+		refuse() // before it ends sessions of others
+		return nil
+	}
+	full := func() bool { return old == nil && len(n.sessions)-n.sending >= n.maxSessions }
+	if full() {
+		if err := n.makeRoom(peer, f.Source.Addr()); err != nil {
+			return err
+		}
+	}
+	if full() {
+		n.counts(peer).full++
+		refuse()
+		return nil
+	}
+	if err := n.kernel.SetSession(p.number, f, true); err != nil {
+		refuse()
+		return err
+	}
+	if old == nil {
+		n.add(k, &natSession{address: f.Source.Addr().As16(), peer: peer, state: natOpen, since: n.clock()})
+	}
+	n.queue(peer, tunnel.CommandOK, f)
+	return nil
+}
+
+// answered takes what a peer answers to a command of this gateway.
+func (n *nat) answered(peer string, c tunnel.Command, f tunnel.Flow) error {
 	k := natKey(program.This, f)
 	s := n.sessions[k]
 	if s == nil || s.peer != peer || s.source() != f.Source.Addr() {
