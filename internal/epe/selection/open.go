@@ -33,9 +33,10 @@ func (c *Connection[K]) catchesUp(now time.Duration, v *view) bool {
 
 // view is what all open paths are together in a call of Update.
 type view struct {
-	// saturated: the first one is, and the others are or were within their last round trip; starts:
-	// one of them is in slow start; over: the first one has had nothing to send; tries: one of them
-	// has not been judged yet.
+	// saturated: one of them is, and all are or were within their last round trip, as Linux'
+	// scheduler gives nothing to a path while another one would send sooner; starts: one of them is
+	// in slow start; over: the first one has had nothing to send; tries: one of them has not been
+	// judged yet.
 	saturated, starts, over, tries bool
 	// sum is their rate in bytes/s, longest the longest delay in seconds, and inFlight their data
 	// in flight, firstInFlight that of the first path.
@@ -50,7 +51,7 @@ type view struct {
 // look returns the view of the samples, and notes since when the first path alone would suffice.
 func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 	params := &byPolicy[c.Policy]
-	v, suffices := view{saturated: true}, false
+	v, suffices, waits := view{saturated: true}, false, false
 	var rests []*path
 	for i := range samples {
 		s := &samples[i]
@@ -59,7 +60,8 @@ func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 		v.carried += p.bytes
 		switch {
 		case p.state.carries():
-			v.saturated = v.saturated && (s.Saturated() || p.full && p != c.first) && !(params.waitsDelay && s.Idled)
+			v.saturated = v.saturated && p.full && !(params.waitsDelay && s.Idled)
+			waits = waits || s.Saturated()
 			v.tries = v.tries || !p.tried && p.state == stateOpen && now-p.opened < p.trialLasts()
 			v.starts = v.starts || s.starts()
 			v.sum += rate
@@ -74,6 +76,7 @@ func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 			suffices = !s.Saturated() && (params.ignoresLoad || c.total.last < sufficeBelow*rate)
 		}
 	}
+	v.saturated = v.saturated && waits
 	// While a path is tried it may be what the first one waits for.
 	c.suffices.set(now, suffices && (params.ignoresLoad || !v.tries))
 	if v.saturated {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestProperties looks at random paths: one is first and open, a silent first path opens all, and
-// nothing opens while the first path is not saturated, nor before its rest ends.
+// nothing opens while no open path is saturated, nor before its rest ends.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c Connection[int]
@@ -37,7 +37,7 @@ func TestProperties(t *testing.T) {
 				before[s.Path] = c.Reason(s.Path)
 			}
 			changed := c.Update(now, samples)
-			firsts, moved := 0, false
+			firsts, moved, saturated := 0, false, false
 			var first *Sample[int]
 			for i, s := range samples {
 				if c.Reason(s.Path) == First {
@@ -45,6 +45,7 @@ func TestProperties(t *testing.T) {
 					first = &samples[i]
 				}
 				moved = moved || before[s.Path].Open() != c.Reason(s.Path).Open()
+				saturated = saturated || before[s.Path].Open() && s.Saturated() || first == &samples[i] && s.Saturated()
 			}
 			if want := min(len(samples), 1); firsts != want || changed != moved {
 				t.Fatalf("%d paths are first, want %d; changed %v, want %v", firsts, want, changed, moved)
@@ -55,8 +56,8 @@ func TestProperties(t *testing.T) {
 				switch {
 				case first.Silence > 0 && !r.Open():
 					t.Fatalf("path %d rests (%s) while the first is silent", s.Path, r)
-				case first.Silence == 0 && r == Overflow && opens && !first.Saturated():
-					t.Fatalf("path %d opens while the first is not saturated", s.Path)
+				case first.Silence == 0 && r == Overflow && opens && !saturated:
+					t.Fatalf("path %d opens while no open one is saturated", s.Path)
 				case first.Silence == 0 && r == Overflow && opens && now < until[s.Path]:
 					t.Fatalf("path %d opens %s before its rest ends", s.Path, until[s.Path]-now)
 				}
@@ -264,23 +265,35 @@ func TestWait(t *testing.T) {
 }
 
 // TestSaturatedInTurns: the next path opens also while an open one with a long round trip is given
-// data only at times, but not if it needs none.
+// data only at times, be it the first one, but not if it needs none, or if none of them waits.
 func TestSaturatedInTurns(t *testing.T) {
 	const ms = time.Millisecond
-	for every, opens := range map[int]bool{1: true, 8: true, 1000: false} {
+	for name, tt := range map[string]struct {
+		first, second int // saturated in one of so many samples
+		opens         bool
+	}{
+		"both":                 {1, 1, true},
+		"second at times":      {1, 8, true},
+		"second seldom":        {1, 1000, false},
+		"first at times":       {8, 1, true},
+		"first seldom":         {1000, 1, false},
+		"both at times, apart": {4, 6, false},
+	} {
 		c := Connection[int]{Recall: func(i int) Past {
-			return map[int]Past{1: {Rate: 10 * mbit, MinRTT: 400 * ms, Left: time.Minute}, 2: {Rate: 20 * mbit, MinRTT: 20 * ms, Left: time.Minute}}[i]
+			return map[int]Past{1: {Rate: 10 * mbit, MinRTT: 400 * ms, Left: time.Minute}, 2: {Rate: 20 * mbit, MinRTT: 420 * ms, Left: time.Minute}}[i]
 		}}
 		opened := false
 		for i := range 250 {
 			now := time.Duration(i) * Interval
 			s := []Sample[int]{
-				{Path: 0, Delivered: uint32(now / ms), Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+				{Path: 0, Delivered: uint32(now / ms), Segment: 1400, Cwnd: 400, InFlight: 200, SRTT: 390 * ms, MinRTT: 390 * ms},
 				{Path: 1, Delivered: uint32(now / ms), Segment: 1400, Cwnd: 400, InFlight: 200, SRTT: 400 * ms, MinRTT: 400 * ms},
-				{Path: 2, Segment: 1400, Cwnd: 10, SRTT: 20 * ms, MinRTT: 20 * ms},
+				{Path: 2, Segment: 1400, Cwnd: 10, SRTT: 420 * ms, MinRTT: 420 * ms},
 			}
-			if i%every == 0 || i < 100 { // the second path opens
-				s[1].NotSent = 1
+			for p, every := range []int{tt.first, tt.second} {
+				if i%every == 0 || i < 100 { // the second path opens
+					s[p].NotSent = 1
+				}
 			}
 			if i < 120 {
 				s = s[:2]
@@ -289,10 +302,10 @@ func TestSaturatedInTurns(t *testing.T) {
 			opened = opened || c.Reason(2).Open()
 		}
 		if !c.Reason(1).Open() && !opened {
-			t.Errorf("every %d: the second path does not open", every)
+			t.Errorf("%s: the second path does not open", name)
 		}
-		if opened != opens {
-			t.Errorf("saturated in one of %d samples: the third path opens: %t", every, opened)
+		if opened != tt.opens {
+			t.Errorf("%s: the third path opens: %t", name, opened)
 		}
 	}
 }
