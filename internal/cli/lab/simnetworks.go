@@ -32,7 +32,7 @@ type simNetworksFlags struct {
 	many, runs, connections, changeEvery, links, servers, spray, clients int
 	seed                                                                 uint64
 	explore                                                              float64
-	pairs                                                                bool
+	pairs, short                                                         bool
 	start                                                                string
 }
 
@@ -48,7 +48,8 @@ share of bytes that were carried to compare modes, and what that lost; and the c
 
 The nine networks are as in paper A, Table 4: multipath helps, does nothing or does harm. With --many, networks are drawn, and drawn
 again after --change-every connections in the mean. A second table has what auto brought in a network as a multiple of the better of two
-single paths, the server finding out which one that is: the distribution over all networks.
+single paths, the server finding out which one that is: the distribution over all networks. With --short, connections end before two
+modes can be compared inside one, and come one at a time.
 
 With --links, drawn networks (200, unless --many says otherwise) share egress links of limited capacity at --servers servers, with a
 connection a minute at each. What they want rises and falls by 40 %, to 65 % of the capacity of all links, and half of the best paths lead
@@ -67,6 +68,7 @@ how long short ones take beside them.`,
 		Example: `  tabane sim networks
   tabane sim networks --start best --explore 0.05
   tabane sim networks --many 200 --change-every 150 --runs 1
+  tabane sim networks --many 200 --short
   tabane sim networks --links 4 --change-every 150
   tabane sim networks --spray 200
   tabane sim networks --spray 100 --pairs
@@ -91,6 +93,7 @@ how long short ones take beside them.`,
 	flags.IntVar(&f.spray, "spray", 0, "simulate downloads to `n` drawn networks packet by packet, each path alone and sprayed")
 	flags.IntVar(&f.clients, "clients", 0, "have downloads to `n` client networks at once share the paths (with --spray)")
 	flags.BoolVar(&f.pairs, "pairs", false, "draw networks with two paths as those of egress peers (with --spray)")
+	flags.BoolVar(&f.short, "short", false, "have connections be too short to compare modes inside one")
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "`seed` of the first run")
 	return c
 }
@@ -120,6 +123,8 @@ func (f simNetworksFlags) check(c *cobra.Command) error {
 		return cli.Usage(c, errors.New("--pairs needs --spray"))
 	case f.clients != 0 && f.spray == 0:
 		return cli.Usage(c, errors.New("--clients needs --spray"))
+	case f.short && (f.spray > 0 || f.links > 0):
+		return cli.Usage(c, errors.New("--short goes with neither --spray nor --links"))
 	case f.clients < 0 || f.clients > 1000:
 		return cli.Usage(c, fmt.Errorf("--clients must be from 0 to 1000, got %d", f.clients))
 	case f.spray < 0 || f.spray > 10_000:
@@ -156,7 +161,7 @@ func (a *app) simulateNetworks(c *cobra.Command, f simNetworksFlags) error {
 			return &cli.Failure{What: "simulate networks", Why: errors.New("interrupted")}
 		}
 		all = append(all, networks.Run(kinds, networks.Options{
-			Seed: f.seed + uint64(i), Connections: f.connections, ChangeEvery: f.changeEvery, Explore: f.explore, Start: belief.Mode(f.start),
+			Seed: f.seed + uint64(i), Connections: f.connections, ChangeEvery: f.changeEvery, Explore: f.explore, Start: belief.Mode(f.start), Short: f.short,
 		}))
 	}
 	if err := a.printNetworks(networks.Summarize(all), f.many == 0); err != nil {

@@ -133,8 +133,9 @@ type network struct {
 	covariance []float32
 	// brought is of arms in which a connection ended: in most networks, none or one.
 	brought []achieved
-	// noise is the standard deviation of a pair of measurements.
-	noise float64
+	// noise is the standard deviation of a pair of measurements, apartNoise that of a connection
+	// compared with others.
+	noise, apartNoise float64
 	// bulk are the bytes of bulk connections that have ended, tried those in other modes than the
 	// network's, and lost what these would have been more in its mode.
 	bulk, tried, lost float64
@@ -301,6 +302,9 @@ func (t *Table) Len() int { return t.networks.Len() }
 // Evicted is documented with Len.
 func (t *Table) Evicted() uint64 { return t.evicted }
 
+// Explore is Options.Explore.
+func (t *Table) Explore() float64 { return t.options.Explore }
+
 // SetExplore replaces Options.Explore.
 func (t *Table) SetExplore(share float64) { t.options.Explore = share }
 
@@ -348,7 +352,7 @@ func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode)
 		}
 		r, _ := t.networks.Add(prefix)
 		n = t.networks.Value(r)
-		*n = network{at: place(r + 1), origin: origin, since: instantOf(now), noise: startNoise, sinceChange: dwellConnections}
+		*n = network{at: place(r + 1), origin: origin, since: instantOf(now), noise: startNoise, apartNoise: startApartNoise, sinceChange: dwellConnections}
 		t.setMode(&n.mode, mode)
 		_, why := t.start(origin, []Mode{mode})
 		n.reason = unique.Make(why)
@@ -620,6 +624,10 @@ func (t *Table) change(now time.Time, n *network, m Mode, why string) {
 // has, if any. running are the bytes that these have had, and cost those that they are expected to
 // have in the other mode.
 func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mode, running, cost float64) (challenger, incumbent Mode, ok bool) {
+	return t.try(now, prefix, origin, able, running, cost, false)
+}
+
+func (t *Table) try(now time.Time, prefix netip.Prefix, origin uint32, able []Mode, running, cost float64, apart bool) (challenger, incumbent Mode, ok bool) {
 	n := t.find(prefix)
 	if n == nil {
 		mode, why := t.start(origin, able)
@@ -647,7 +655,7 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	most := leastHope
 	for i := range n.arms {
 		a := &n.arms[i]
-		if i == at || !slices.Contains(able, t.mode(a.mode)) || a.rests(now) || a.futile > 0 && a.untried < tryEvery<<min(a.futile-1, 10) {
+		if i == at || !slices.Contains(able, t.mode(a.mode)) || a.rests(now) || !apart && a.futile > 0 && a.untried < tryEvery<<min(a.futile-1, 10) {
 			continue
 		}
 		hope := n.gain(i, at) + optimismSDs*n.deviation(i, at)
@@ -675,9 +683,13 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	return t.mode(best.mode), t.mode(n.mode), true
 }
 
-// Pair is a measurement of two modes in the same connections, one right after the other.
+// Pair is a measurement of two modes in the same connections, one right after the other, or in
+// connections that followed each other.
 type Pair struct {
 	Challenger, Incumbent Mode
+	// Apart is the number of connections in the challenger's mode that were compared with others in
+	// that of the incumbent; 0: both were measured in the same connections.
+	Apart int
 	// Ratio is the goodput in the challenger's mode divided by that in the other.
 	Ratio float64
 	// Bytes are those that the challenger carried.
@@ -690,7 +702,7 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	switch {
 	case n == nil:
 		return fmt.Errorf("learn of network %q: unknown", prefix)
-	case !(p.Ratio > 0) || math.IsInf(p.Ratio, 0) || !(p.Bytes >= 0 && p.Bytes <= mostBytes) || p.Challenger == p.Incumbent:
+	case !(p.Ratio > 0) || math.IsInf(p.Ratio, 0) || !(p.Bytes >= 0 && p.Bytes <= mostBytes) || p.Apart < 0 || p.Challenger == p.Incumbent:
 		return fmt.Errorf("learn of network %q: invalid measurement %+v", prefix, p)
 	}
 	n = t.at(now, prefix, n.origin, t.mode(n.mode))
@@ -700,15 +712,16 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	}
 	ln := min(max(math.Log(p.Ratio), -mostLn), mostLn)
 	n.tried = min(n.tried+p.Bytes, mostNumber)
-	if p.Incumbent == t.mode(n.mode) {
-		n.lost = min(n.lost+p.Bytes*max(math.Expm1(-ln), 0), mostNumber)
-	}
 	challenger, incumbent := &n.arms[c], &n.arms[i]
-	challenger.futile = 0
+	if p.Apart == 0 {
+		challenger.futile = 0
+	}
+	estimate, least, most, of := n.noiseOf(p)
+	single := *estimate * *estimate / of
 	var innovation, known, bound float64
 	expect := func() {
 		innovation, known = ln-n.gain(c, i), n.variance(c, i)
-		bound = outlierSDs * math.Sqrt(known+n.noise*n.noise)
+		bound = outlierSDs * math.Sqrt(known+single)
 	}
 	expect()
 	assumed := challenger.assumed || incumbent.assumed
@@ -727,10 +740,16 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	} else {
 		challenger.surprises = 0
 	}
-	noise := (1-noiseGain)*n.noise*n.noise + noiseGain*max(innovation*innovation-known, 0)
-	n.update(c, i, innovation)
+	noise := of * ((1-noiseGain)*single + noiseGain*max(innovation*innovation-known, 0))
+	n.update(c, i, innovation, single)
 	if !assumed && !surprise { // else it is the error of what other servers believe, or a change
-		n.noise = min(max(math.Sqrt(noise), leastNoise), mostNoise)
+		*estimate = min(max(math.Sqrt(noise), least), most)
+	}
+	if p.Incumbent == t.mode(n.mode) {
+		if p.Apart > 0 {
+			ln = n.gain(c, i) // what scatters as connections do is no loss by itself
+		}
+		n.lost = min(n.lost+p.Bytes*max(math.Expm1(-ln), 0), mostNumber)
 	}
 	for _, a := range []*arm{challenger, incumbent} {
 		a.trials++
@@ -752,9 +771,9 @@ func (n *network) disbelieve() {
 }
 
 // update is a step of a Kalman filter: the difference of arms c and i was measured, and is larger
-// than expected.
-func (n *network) update(c, i int, innovation float64) {
-	s := n.variance(c, i) + n.noise*n.noise
+// than expected. noise is the variance of the measurement.
+func (n *network) update(c, i int, innovation, noise float64) {
+	s := n.variance(c, i) + noise
 	cross := make([]float64, len(n.arms)) // of each arm with the difference
 	for k := range cross {
 		cross[k] = n.covarianceOf(k, c) - n.covarianceOf(k, i)

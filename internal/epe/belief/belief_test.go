@@ -298,8 +298,8 @@ func TestInvalid(test *testing.T) {
 	t.join(start, prefix(1))
 	before, _ := t.Network(start, prefix(1))
 	for _, p := range []Pair{
-		{a, Best, 0, 1}, {a, Best, -1, 1}, {a, Best, math.NaN(), 1}, {a, Best, math.Inf(1), 1}, {a, Best, 1, math.NaN()}, {a, Best, 1, -1}, {a, a, 1, 1},
-		{"", Best, 1, 1}, {Mode(strings.Repeat("x", 1000)), Best, 1, 1}, {"a\n", Best, 1, 1},
+		{a, Best, 0, 0, 1}, {a, Best, 0, -1, 1}, {a, Best, 0, math.NaN(), 1}, {a, Best, 0, math.Inf(1), 1}, {a, Best, 0, 1, math.NaN()}, {a, Best, 0, 1, -1}, {a, a, 0, 1, 1},
+		{"", Best, 0, 1, 1}, {Mode(strings.Repeat("x", 1000)), Best, 0, 1, 1}, {"a\n", Best, 0, 1, 1}, {a, Best, -1, 1, 1},
 	} {
 		if err := t.Learn(start, prefix(1), p); err == nil {
 			test.Errorf("%+v is accepted", p)
@@ -327,7 +327,7 @@ func TestBudget(test *testing.T) {
 			tried += part
 			lost += part
 			most = max(most, lost/brought)
-			if err := t.Learn(start, prefix(1), Pair{c, i, ratio, part}); err != nil {
+			if err := t.Learn(start, prefix(1), Pair{c, i, 0, ratio, part}); err != nil {
 				test.Fatal(err)
 			}
 		}
@@ -428,7 +428,7 @@ func TestFile(test *testing.T) {
 	}
 	for name, change := range map[string]func(*Record){
 		"covariance": func(r *Record) { r.Related[1] = 9 }, "variance": func(r *Record) { r.Related[2] = -1 }, "mean": func(r *Record) { r.Modes[1].Mean = 1e9 },
-		"modes": func(r *Record) { r.Modes = nil }, "mode twice": func(r *Record) { r.Modes[1].Mode = r.Modes[0].Mode }, "noise": func(r *Record) { r.Noise = 0 },
+		"modes": func(r *Record) { r.Modes = nil }, "mode twice": func(r *Record) { r.Modes[1].Mode = r.Modes[0].Mode }, "noise": func(r *Record) { r.Noise = 0 }, "noise apart": func(r *Record) { r.ApartNoise = -1 },
 		"bytes": func(r *Record) { r.Bulk = -1 }, "prefix": func(r *Record) { r.Prefix = netip.MustParsePrefix("2001:db8::1/32") }, "reference": func(r *Record) { r.Modes[0].Mean = 1 },
 	} {
 		r := t.RecordsOf(t.Prefixes())[0]
@@ -461,7 +461,7 @@ func FuzzDecode(f *testing.F) {
 			accessor.Call(test, info)
 			for range 50 {
 				t.Try(start.Add(time.Hour), r.Prefix, r.Origin, able, 1e12, 1)
-				_ = t.Learn(start, r.Prefix, Pair{a, Best, 1.5, 1})
+				_ = t.Learn(start, r.Prefix, Pair{a, Best, 0, 1.5, 1})
 			}
 			if m := t.Mode(start.Add(time.Hour), r.Prefix, r.Origin, able); !slices.Contains(able, m) {
 				test.Errorf("mode %s", m)
@@ -626,5 +626,41 @@ func TestClockSetBack(test *testing.T) {
 	t.Closed(now, prefix(1), originAS(origin), a, Outcome{Bytes: Bulk})
 	if after := deviation(); after < before+driftPerDay/4 {
 		test.Errorf("a standard deviation of %g a day after %g", after, before)
+	}
+}
+
+// TestApart: what is measured in successive connections counts for less than in the same ones,
+// for more if it is of several, and what scatters alone is no loss.
+func TestApart(test *testing.T) {
+	gain := func(apart int) (mean, lost float64) {
+		t := newTable()
+		t.join(start, prefix(1))
+		if err := t.Learn(start, prefix(1), Pair{a, Best, apart, 1.5, 10 << 20}); err != nil {
+			test.Fatal(err)
+		}
+		n := t.find(prefix(1))
+		if err := t.Learn(start, prefix(1), Pair{a, Best, apart, 0.95, 10 << 20}); err != nil {
+			test.Fatal(err)
+		}
+		return float64(n.arms[t.arm(n, a)].mean), n.lost
+	}
+	inside, lost := gain(0)
+	one, none := gain(1)
+	several, _ := gain(4)
+	if !(0 < one && one < several && several < inside) || none != 0 || lost == 0 {
+		test.Errorf("believed gains %.3f inside connections, %.3f by one and %.3f by several apart; lost %g and %g", inside, one, several, lost, none)
+	}
+	var u Usual
+	for range leastUsual {
+		if u.Of(a) {
+			test.Error("is known too soon")
+		}
+		u.Add(a, 1e6, time.Second)
+	}
+	if r := u.Ratio([]float64{1e6, 4e6}); !u.Of(a) || u.Of(b) || math.Abs(r-2) > 1e-9 || u.Lasting() != time.Second {
+		test.Errorf("%+v, ratio %g", u, r)
+	}
+	if u.Add(b, 1e6, time.Second); u.Of(a) || u.Of(b) {
+		test.Error("what was in another mode counts")
 	}
 }

@@ -27,18 +27,20 @@ const (
 
 // Record is what is stored of a network.
 type Record struct {
-	Prefix  netip.Prefix `json:"prefix"`
-	Origin  uint32       `json:"asn,omitempty"`
-	Mode    Mode         `json:"mode"`
-	Why     string       `json:"why,omitempty"`
-	Since   time.Time    `json:"since"`
-	Seen    time.Time    `json:"seen"`
-	Noise   float64      `json:"noise"`
-	Bulk    float64      `json:"bulk_bytes"`
-	Tried   float64      `json:"tried_bytes"`
-	Lost    float64      `json:"lost_bytes"`
-	Modes   []ModeRecord `json:"modes"`
-	Related []float32    `json:"covariance"`
+	Prefix netip.Prefix `json:"prefix"`
+	Origin uint32       `json:"asn,omitempty"`
+	Mode   Mode         `json:"mode"`
+	Why    string       `json:"why,omitempty"`
+	Since  time.Time    `json:"since"`
+	Seen   time.Time    `json:"seen"`
+	Noise  float64      `json:"noise"`
+	// ApartNoise is that of connections compared with others; 0: as of a new network.
+	ApartNoise float64      `json:"apart_noise,omitempty"`
+	Bulk       float64      `json:"bulk_bytes"`
+	Tried      float64      `json:"tried_bytes"`
+	Lost       float64      `json:"lost_bytes"`
+	Modes      []ModeRecord `json:"modes"`
+	Related    []float32    `json:"covariance"`
 }
 
 // ModeRecord is what is stored of a mode in a network.
@@ -66,6 +68,8 @@ func (r *Record) check(now time.Time) error {
 		return fmt.Errorf("seen in the future, at %s", cmp.Or(r.Seen, r.Since).UTC().Format(time.RFC3339))
 	case !(r.Noise >= leastNoise && r.Noise <= mostNoise):
 		return fmt.Errorf("invalid noise %g", r.Noise)
+	case r.ApartNoise != 0 && !(r.ApartNoise >= leastApartNoise && r.ApartNoise <= mostApartNoise):
+		return fmt.Errorf("invalid noise %g of connections apart", r.ApartNoise)
 	case !number(r.Bulk) || !number(r.Tried) || !number(r.Lost):
 		return errors.New("invalid number of bytes")
 	case len(r.Modes) == 0 || len(r.Modes) > MaxModes || len(r.Related) != len(r.Modes)*(len(r.Modes)+1)/2:
@@ -106,7 +110,7 @@ func (r *Record) checkCovariance() error {
 func (t *Table) record(n *network) Record {
 	r := Record{
 		Prefix: t.prefix(n), Origin: n.origin, Mode: t.mode(n.mode), Why: n.reason.Value(), Since: n.since.time(), Seen: n.seen.time(),
-		Noise: n.noise, Bulk: n.bulk, Tried: n.tried, Lost: n.lost, Related: slices.Clone(n.covariance),
+		Noise: n.noise, ApartNoise: n.apartNoise, Bulk: n.bulk, Tried: n.tried, Lost: n.lost, Related: slices.Clone(n.covariance),
 	}
 	for i, a := range n.arms {
 		r.Modes = append(r.Modes, ModeRecord{t.mode(a.mode), float64(a.mean), a.trials, a.strikes, int64(a.rest) * 1000, n.total(i)})
@@ -157,6 +161,7 @@ func (t *Table) Restore(now time.Time, r *Record) (bool, error) {
 	t.setMode(&n.mode, r.Mode)
 	n.origin, n.reason, n.since, n.seen, n.noise = r.Origin, unique.Make(r.Why), instantOf(r.Since), instantOf(r.Seen), r.Noise
 	n.bulk, n.tried, n.lost = r.Bulk, r.Tried, r.Lost
+	n.apartNoise = cmp.Or(r.ApartNoise, startApartNoise)
 	n.aged = n.seen
 	t.releaseArms(n)
 	n.arms, n.covariance, n.brought = make([]arm, len(r.Modes)), slices.Clone(r.Related), nil

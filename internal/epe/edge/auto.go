@@ -28,8 +28,9 @@ const (
 	sampleEvery = 250 * time.Millisecond
 	// leastCarried is what connections carry in a measurement that counts, in bytes.
 	leastCarried = 128 << 10
-	// mostTrials bounds the networks that are compared or suspected at a time.
-	mostTrials = 64
+	// mostTrials bounds the networks whose connections are read because they are compared or
+	// suspected at a time, mostAparts those compared in successive connections.
+	mostTrials, mostAparts = 64, 512
 	// mostSingle bounds the egress peers that are modes of a network.
 	mostSingle = 8
 	// autoNetworks bounds the networks that something is known of.
@@ -44,6 +45,7 @@ type auto struct {
 	// trials are the networks that are compared, suspects those with a connection that timed out,
 	// or was requested and not established.
 	trials   map[netip.Prefix]*trial
+	aparts   int // trials of successive connections
 	suspects map[netip.Prefix]*suspect
 	// vanished are the connections that made no progress when their network last left a mode for
 	// it: if they make none in the next mode either, it is the client that has gone.
@@ -76,6 +78,8 @@ type trial struct {
 	// cost are the bytes that the challenger is expected to carry.
 	cost    float64
 	learned bool
+	// apart are the connections in the challenger's mode, with phase measuringApart.
+	apart apartTrial
 }
 
 type trialPhase uint8
@@ -84,6 +88,7 @@ const (
 	measuringIncumbent  trialPhase = iota
 	settling                       // in the challenger's mode
 	measuringChallenger            // likewise
+	measuringApart                 // likewise, in connections that begin and end meanwhile
 )
 
 // sample are the connections of a network at a time.
@@ -197,15 +202,29 @@ func (e *egress) parameters(m belief.Mode) Mode {
 	}
 }
 
+// remove removes the trial of a network, if there is one.
+func (a *auto) remove(prefix netip.Prefix) {
+	if t := a.trials[prefix]; t != nil && t.phase == measuringApart {
+		a.aparts--
+	}
+	delete(a.trials, prefix)
+}
+
 // endTrial ends a trial. One that measured nothing counts as one.
 func (e *egress) endTrial(prefix netip.Prefix, t *trial) {
-	delete(e.auto.trials, prefix)
-	if t.learned {
+	e.auto.remove(prefix)
+	if n, ok := e.delivery.networks.Get(prefix); ok && n.apart != nil && t.phase == measuringApart {
+		e.endApart(e.now(), n, t)
+	}
+	if t.learned || t.phase == measuringApart && t.apart.bytes == 0 {
 		return
 	}
 	cost := t.cost
-	if t.phase == measuringIncumbent {
+	switch t.phase {
+	case measuringIncumbent:
 		cost = 0
+	case measuringApart:
+		cost = t.apart.bytes
 	}
 	e.auto.table.Abandoned(prefix, t.challenger, cost)
 }
@@ -268,8 +287,11 @@ func (e *egress) observed(reports []outcome.Report) (busy bool) {
 			origin := func() uint32 { return e.originOf(prefix) }
 			e.auto.table.Closed(now, prefix, origin, n.modeOf(), outcomeOf(r))
 			e.measuredPath(now, prefix, n, r)
+			e.closedApart(now, prefix, n, r)
 		case outcome.Bulk:
-			e.try(now, prefix, n, r)
+			if !n.short() {
+				e.try(now, prefix, n, r)
+			}
 			e.measuredPath(now, prefix, n, r)
 		case outcome.Timeout, outcome.Unanswered:
 			e.suspect(now, prefix, n, r)
@@ -299,7 +321,7 @@ func outcomeOf(r outcome.Report) belief.Outcome {
 
 // try begins to compare modes in a network that has a bulk connection, if one is due.
 func (e *egress) try(now time.Time, prefix netip.Prefix, n *delivered, r outcome.Report) {
-	if !n.rule.auto || e.auto.trials[prefix] != nil || len(e.auto.trials) >= mostTrials {
+	if !n.rule.auto || e.auto.trials[prefix] != nil || len(e.auto.trials)-e.auto.aparts >= mostTrials {
 		return
 	}
 	cost := r.Goodput() * (settleFor + challengerFor).Seconds()
@@ -327,8 +349,8 @@ type activeNetwork struct {
 
 // active returns the networks that connections are to be read of.
 func (e *egress) active() (all []activeNetwork) {
-	for p := range e.auto.trials {
-		if e.auto.suspects[p] == nil {
+	for p, t := range e.auto.trials {
+		if e.auto.suspects[p] == nil && t.phase != measuringApart {
 			all = append(all, activeNetwork{prefix: p})
 		}
 	}
@@ -356,6 +378,10 @@ func (e *egress) sampled(samples map[netip.Prefix]sample) (busy bool) {
 		}
 	}
 	for prefix, t := range e.auto.trials {
+		if t.phase == measuringApart {
+			e.compareApart(now, prefix, t)
+			continue
+		}
 		at, read := samples[prefix]
 		if !read && t.first == nil {
 			continue

@@ -77,6 +77,8 @@ type delivered struct {
 	since time.Duration // by egress.uptime: a third of the memory of a time.Time
 	// begins is where connections begin with multipath by mode auto; nil: nothing was measured.
 	begins *beginning
+	// apart is what short connections achieve, with mode auto; nil: nothing was measured.
+	apart *apart
 }
 
 // uptime is a time since the start, whatever the wall clock has done.
@@ -234,6 +236,7 @@ func (e *egress) setDelivery(d *Delivery) {
 	e.delivery.rules = now
 	clear(e.auto.rules)
 	clear(e.auto.trials)
+	e.auto.aparts = 0
 	clear(e.auto.suspects)
 	clear(e.auto.vanished)
 	clear(e.stalled)
@@ -420,7 +423,7 @@ func (e *egress) undeliver(prefix netip.Prefix, n *delivered) {
 	e.useGroup(prefix, n, nil)
 	e.delivery.networks.Delete(prefix)
 	e.delivery.count(n.rule, -1)
-	delete(e.auto.trials, prefix)
+	e.auto.remove(prefix)
 	if rested || began != nil {
 		e.offer(prefix)
 	}

@@ -81,6 +81,8 @@ type Options struct {
 	Explore     float64
 	// Start is the mode of networks that nothing is known of.
 	Start belief.Mode
+	// Short: connections end before two modes can be compared inside one, and come one at a time.
+	Short bool
 }
 
 // Network is what became of a network.
@@ -127,7 +129,11 @@ func Run(kinds []Kind, o Options) []Network {
 				k := Many(1, r)[0]
 				w.Gain, w.Single = k.Gain, k.Single
 			}
-			w.connection(now, table, &all[i], r)
+			if o.Short {
+				w.shortConnection(now, table, &all[i], r)
+			} else {
+				w.connection(now, table, &all[i], r)
+			}
 		}
 	}
 	for i := range all {
@@ -146,6 +152,10 @@ type world struct {
 	mode              belief.Mode
 	tried, rest, lost float64 // bytes
 	onSingle          float64 // bytes that the better single path would have brought
+	// usual is what connections achieve in the mode, challenger what the next one is in to be
+	// compared with it, "": nothing.
+	usual      belief.Usual
+	challenger belief.Mode
 }
 
 // brings is what a mode brings, as a multiple of the best path.
@@ -201,6 +211,52 @@ func (w *world) connection(now time.Time, t *belief.Table, n *Network, r *rand.R
 	t.Closed(now, w.prefix, func() uint32 { return w.origin }, w.mode, belief.Outcome{Bytes: uint64(level * brought), Goodput: level * brought / parts})
 	n.Lost = append(n.Lost, 1-brought/(parts*most))
 	n.Within = append(n.Within, within)
+}
+
+// shortConnection has a connection that is in one mode from its start to its end.
+func (w *world) shortConnection(now time.Time, t *belief.Table, n *Network, r *rand.Rand) {
+	noise := w.Between
+	if r.Float64() < outliers {
+		noise *= outlierFactor
+	}
+	scatter := noise * r.NormFloat64()
+	m := t.Mode(now, w.prefix, w.origin, modes)
+	if w.mode != "" && m != w.mode {
+		n.Changes++
+	}
+	w.mode = m
+	most := 0.0
+	for _, m := range modes {
+		most = max(most, w.brings(m))
+	}
+	at := m
+	if w.challenger != "" && w.usual.Of(m) {
+		at = w.challenger
+	}
+	w.challenger = ""
+	// All have the same size. What they would have brought in the time of one is what counts.
+	bytes := parts * float64(partBytes) * w.brings(at)
+	goodput := bytes * math.Exp(scatter)
+	t.Closed(now, w.prefix, func() uint32 { return w.origin }, at, belief.Outcome{Bytes: uint64(bytes), Goodput: goodput})
+	if at != m {
+		pair := belief.Pair{Challenger: at, Incumbent: m, Apart: 1, Ratio: w.usual.Ratio([]float64{goodput}), Bytes: bytes}
+		if err := t.Learn(now, w.prefix, pair); err != nil {
+			panic("BUG: " + err.Error())
+		}
+		w.tried += bytes
+		w.lost += max(w.brings(m)-w.brings(at), 0) * parts * partBytes
+	} else {
+		w.rest += bytes
+		w.usual.Add(m, goodput, time.Second)
+		if w.usual.Of(m) {
+			if c, _, ok := t.TryApart(now, w.prefix, w.origin, modes, bytes); ok {
+				w.challenger = c
+			}
+		}
+	}
+	w.onSingle += parts * partBytes * max(w.brings(belief.Best), w.brings(single))
+	n.Lost = append(n.Lost, 1-w.brings(at)/most)
+	n.Within = append(n.Within, w.brings(m) >= 0.95*most)
 }
 
 // Summary is a row of the table of runs.

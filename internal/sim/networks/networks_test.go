@@ -64,3 +64,19 @@ func TestRunsRepeat(t *testing.T) {
 		t.Error("the same seed gives another result")
 	}
 }
+
+// TestShort: where connections are too short to compare modes inside one, auto finds a better one
+// by successive connections, and trying costs no more than it may.
+func TestShort(t *testing.T) {
+	run := func(explore float64) Summary {
+		kinds := Many(200, rand.New(rand.NewPCG(2, 2)))
+		return Mean(Summarize([][]Network{Run(kinds, Options{Seed: 2, Connections: 400, Explore: explore, Start: multipath, Short: true})}))
+	}
+	auto, fixed := run(0.1), run(0)
+	if auto.First > fixed.First || auto.Next > fixed.Next/2 || auto.Rest > fixed.Rest/5 {
+		t.Errorf("lost %.4f, %.4f and %.4f, without changes of mode %.4f", auto.First, auto.Next, auto.Rest, fixed.Rest)
+	}
+	if auto.Tried > 0.1 || auto.Exploring > 0.015 {
+		t.Errorf("tried %.4f of the bytes, and lost %.4f by it", auto.Tried, auto.Exploring)
+	}
+}

@@ -1,0 +1,99 @@
+package edge
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/epe/outcome"
+)
+
+// shortDownload has a connection of a network that carries 2 MiB and ends, at a rate by where its
+// packets go. It returns where they went.
+func (a *autoEgress) shortDownload(prefix string, rates map[string]float64, local string) (through string) {
+	a.t.Helper()
+	const bytes = 2 << 20
+	through = a.delivered(prefix)
+	r := a.report(outcome.Bulk, prefix, bytes/2)
+	if local != "" {
+		r.Local = netip.MustParseAddrPort(local)
+	}
+	r.Duration = time.Duration(bytes / rates[through] * float64(time.Second))
+	r.Busy = r.Duration
+	a.wait(r.Duration / 2)
+	a.observed([]outcome.Report{r})
+	a.wait(r.Duration / 2)
+	r.Kind, r.Acked = outcome.Closed, bytes
+	a.observed([]outcome.Report{r})
+	return through
+}
+
+// wait lets time pass, in which connections are read as often as they are due.
+func (a *autoEgress) wait(d time.Duration) {
+	for end := a.clock.Add(d); a.clock.Before(end); {
+		a.clock = a.clock.Add(min(sampleEvery, end.Sub(a.clock)))
+		if a.auto.busy() {
+			a.sampled(map[netip.Prefix]sample{netip.MustParsePrefix(autoNetwork): {}})
+		}
+	}
+}
+
+// TestAutoShort: where downloads are too short to compare modes inside one, and come one at a time,
+// the mode that measured best is used all the same, and comparisons have no more than their share.
+func TestAutoShort(t *testing.T) {
+	a := newAutoEgress(t, false)
+	a.auto.table.SetExplore(0.1)
+	rates := map[string]float64{"none": 2e6, sidA: 1e6, sidB: 4e6, sidA + "*1 " + sidB + "*1": 1.5e6}
+	started, elsewhere, worse := a.clock, time.Duration(0), 0
+	const downloads = 400
+	for range downloads {
+		before := a.clock
+		through := a.shortDownload(autoNetwork, rates, "")
+		a.wait(2 * time.Second)
+		if a.status(autoNetwork).Trying != "" {
+			elsewhere += a.clock.Sub(before)
+		}
+		if rates[through] < 2e6 {
+			worse++
+		}
+	}
+	if s := a.status(autoNetwork); a.delivered(autoNetwork) != sidB || s.Mode != "auto: single" || a.auto.compared < 4 {
+		t.Errorf("through %s after %d comparisons: %+v", a.delivered(autoNetwork), a.auto.compared, s)
+	}
+	if all := a.clock.Sub(started); worse > downloads/10 || elsewhere > all/8 {
+		t.Errorf("%d of %d downloads over worse paths, %s of %s in other modes", worse, downloads, elsewhere, all)
+	}
+	if a.auto.aparts != 0 && len(a.auto.trials) == 0 {
+		t.Errorf("%d trials are counted, of %d", a.auto.aparts, len(a.auto.trials))
+	}
+}
+
+// TestAutoShortDry: with dry_run, and without a share to explore, no route changes.
+func TestAutoShortDry(t *testing.T) {
+	for _, dry := range []bool{true, false} {
+		a := newAutoEgress(t, dry)
+		if !dry {
+			a.auto.table.SetExplore(0)
+		}
+		for range 100 {
+			if a.shortDownload(autoNetwork, map[string]float64{"none": 2e6}, ""); a.auto.busy() && !dry || a.auto.aparts > 0 {
+				t.Fatal("modes are compared")
+			}
+			a.wait(time.Second)
+		}
+	}
+}
+
+// TestAutoShortJoined: the subflows of a client that joins other paths are connections of their own
+// in reports, so what one of them achieved says nothing of the mode.
+func TestAutoShortJoined(t *testing.T) {
+	a := newAutoEgress(t, false)
+	for range 100 {
+		a.shortDownload(autoNetwork, map[string]float64{"none": 2e6}, netip.AddrPortFrom(a.peers[0].Address, 80).String())
+		a.shortDownload(autoNetwork, map[string]float64{"none": 2e6}, "")
+		if a.auto.aparts > 0 {
+			t.Fatal("modes are compared")
+		}
+		a.wait(time.Second)
+	}
+}
