@@ -21,6 +21,7 @@
  */
 #include "packet.h"
 #include "spray.h"
+#include "backoff.h"
 
 #define MARK_MASK 0xffff0000
 #define LWT_REROUTE 128
@@ -106,6 +107,7 @@ struct datagrams {
 	__u32 wait; /* how long it stays away */
 	__u32 silent; /* times in a row that home was left, since the client was silent */
 	__u32 total; /* bytes, up to SPRAY_BEGIN */
+	struct backoff backoff;
 	__u32 bytes[SPRAY_PATHS]; /* carried since they were counted */
 };
 
@@ -1063,7 +1065,7 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 	__u32 now = bpf_ktime_get_ns() / 1000, at, home, chosen, limit;
 	struct datagrams *f;
 	struct client *d;
-	int verdict, begins = 0;
+	int verdict, begins = 0, lost = 0;
 
 	if (!s || !plan)
 		return 0;
@@ -1122,7 +1124,12 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 			f->progress = now;
 		f->small = f->heard;
 	}
-	if (f->heard && f->heard != f->progress && spray_later(now - f->progress, limit)) {
+	/* A sender that gets no acknowledgments says more than a client that is heard. */
+	if (s->length >= SPRAY_ANSWERED)
+		lost = backoff_sent(&f->backoff, now, s->length) >= (f->left && now - f->left < SPRAY_SUSPECT ? 1 : BACKOFF_TIMES);
+	if (lost || (f->heard && f->heard != f->progress && spray_later(now - f->progress, limit))) {
+		if (f->backoff.times >= BACKOFF_TIMES)
+			f->backoff.times = BACKOFF_TIMES - 1;
 		for (__u32 i = 1; i < SPRAY_PATHS; i++) {
 			__u32 other = SPRAY_PATH(home + i);
 

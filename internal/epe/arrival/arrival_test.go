@@ -185,6 +185,25 @@ func TestSilentHome(t *testing.T) {
 	}
 }
 
+// TestProbes: a flow whose sender gets no acknowledgments takes another home although its client is
+// heard, which probes as well while only the way to it is interrupted.
+func TestProbes(t *testing.T) {
+	const ms = time.Millisecond
+	f := NewFlow(&Network{}, 2, 0)
+	for now := time.Duration(0); now < 100*ms; now += ms {
+		f.Choose(now, segment)
+		f.Heard(now + ms/2)
+	}
+	for i, at := range []time.Duration{186 * ms, 358 * ms, 702 * ms} { // as quic-go probes
+		f.Heard(at - 10*ms)
+		f.Choose(at-9*ms, 40)
+		f.Choose(at, segment)
+		if got := f.Choose(at, segment); got != i/2 {
+			t.Errorf("probe %d takes path %d", i+1, got)
+		}
+	}
+}
+
 // TestSilentClient: a flow whose client is not heard over any path, as while the uplink is down, begins
 // again where it was before, and the next failure of that is its first one.
 func TestSilentClient(t *testing.T) {

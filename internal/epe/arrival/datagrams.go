@@ -206,6 +206,7 @@ type Flow struct {
 	wait     uint32 // how long it stays away
 	silent   int    // times in a row that home was left, since the client was silent
 	paths    int
+	backoff  backoff
 }
 
 // shared is what the flows of datagrams to one client have in common: each alone would find the paths
@@ -304,7 +305,16 @@ func (f *Flow) Choose(at time.Duration, size uint32) int {
 	if soon(f.left) || soon(s.turns.Doubt) {
 		limit = dead / 3
 	}
-	if f.heard != 0 && f.heard != f.progress && later(now-f.progress, max(3*s.queues[f.home].Delay, limit)) {
+	// A sender that gets no acknowledgments says more than a client that is heard.
+	lost, times := false, uint32(backoffTimes)
+	if soon(f.left) {
+		times = 1
+	}
+	if size >= answered {
+		lost = f.backoff.sent(now, size) >= times
+	}
+	if lost || f.heard != 0 && f.heard != f.progress && later(now-f.progress, max(3*s.queues[f.home].Delay, limit)) {
+		f.backoff.Times = min(f.backoff.Times, backoffTimes-1)
 		f.home, f.progress = (f.home+1)%f.paths, now
 		f.away = max(now, 1)
 		if f.silent++; f.silent == 1 {

@@ -18,8 +18,9 @@ type vector struct {
 	Turns                           Turns
 	Queues                          [MaxPaths]Queue
 	Trial                           trial
+	Backoff                         backoff
 	Now, Size, First, Second, Third uint32
-	Result                          [16]uint32
+	Result                          [17]uint32
 }
 
 // apply does what testdata/vectors.c does.
@@ -53,6 +54,7 @@ func (v *vector) apply() {
 	r[11] = number(v.Home.dead(v.Now))
 	r[12] = uint32(v.Trial.arrived(v.Third, v.Now))
 	r[13] = v.Home.lossyRate(v.First, v.Second)
+	r[16] = v.Backoff.sent(v.Now, v.Size)
 	r[15] = v.Home.answered()
 	r[14] = number(outage([]Path{v.Path, v.Home}, int(v.Third%3), v.Now))
 }
@@ -97,7 +99,10 @@ func TestVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		v.Now, v.Size, v.Turns.State = now, v.Size%65536, uint32(r.IntN(3))
-		v.Result = [16]uint32{}
+		if g := 1 + v.First%500_000; i%3 == 0 {
+			v.Backoff = backoff{Last: max(now-g*2-v.Second%(g/4+1)+g/8, 1), Gap: g, Times: v.Third % 3}
+		}
+		v.Result = [17]uint32{}
 	}
 	var in, out bytes.Buffer
 	if err := binary.Write(&in, binary.NativeEndian, given); err != nil {

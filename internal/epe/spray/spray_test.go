@@ -487,6 +487,33 @@ func TestSilentClient(t *testing.T) {
 	}
 }
 
+// TestProbes: a flow whose sender gets no acknowledgments takes another path although its client is
+// heard, which probes as well while only the way to it is interrupted.
+func TestProbes(t *testing.T) {
+	n := newBench(t)
+	send := func() uint32 { return n.path(t, datagram(true, 1200)) }
+	heard := func() { n.receive(t, datagram(false, 29)) }
+	for range 100 {
+		send()
+		heard()
+	}
+	last := time.Now()
+	for i, gap := 0, time.Duration(0); i < 3; i++ {
+		// As the machine is busy, a pause is longer than wanted; the next one is twice as long.
+		gap = max(2*gap, 50*time.Millisecond)
+		time.Sleep(gap * 3 / 4)
+		heard()
+		n.path(t, datagram(true, 40))
+		time.Sleep(time.Until(last.Add(gap)))
+		now := time.Now()
+		gap, last = now.Sub(last), now
+		send()
+		if got, want := send(), uint32(i/2); got != want {
+			t.Errorf("probe %d takes path %d, want %d", i+1, got, want)
+		}
+	}
+}
+
 // TestRoundTripAfterOutage: of a path that carried nothing for some time, and was left, round trips
 // of what it had in flight then are not remembered.
 func TestRoundTripAfterOutage(t *testing.T) {

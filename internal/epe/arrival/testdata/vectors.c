@@ -1,7 +1,8 @@
-/* Applies bpf/lib/spray.h to vectors from standard input: see vectors_test.go. */
+/* Applies bpf/lib/spray.h and bpf/lib/backoff.h to vectors from standard input: see vectors_test.go. */
 #include <stdio.h>
 
 #include "spray.h"
+#include "backoff.h"
 
 struct vector {
 	struct spray_path path, home;
@@ -9,8 +10,9 @@ struct vector {
 	struct spray_turns turns;
 	struct spray_queue queue[SPRAY_PATHS];
 	struct spray_trial trial;
+	struct backoff backoff;
 	__u32 now, size, first, second, third;
-	__u32 result[16];
+	__u32 result[17];
 };
 
 int main(void)
@@ -43,6 +45,7 @@ int main(void)
 			v.result[14] = spray_outage(both, v.third % 3, v.now);
 		}
 		v.result[15] = spray_answered(&v.home);
+		v.result[16] = backoff_sent(&v.backoff, v.now, v.size);
 		v.result[9] = spray_queued(&v.home);
 		if (fwrite(&v, sizeof(v), 1, stdout) != 1)
 			return 1;
