@@ -92,6 +92,8 @@ func FileFailure(what, path string, err error) error {
 		do = "give this user access to it"
 	case errors.Is(err, syscall.EISDIR):
 		do = "name a file in it"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		do = "free space there, or name another path"
 	}
 	return &Failure{What: what, Name: path, Why: err, Do: do}
 }

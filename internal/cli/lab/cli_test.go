@@ -2,9 +2,14 @@ package lab
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,52 +20,86 @@ import (
 	"github.com/tabane/tabane/scenarios"
 )
 
-func TestFreshen(t *testing.T) {
+func TestResultDirectory(t *testing.T) {
 	for _, tt := range []struct {
-		name        string
-		have        []string
-		refused     bool
-		left, taken []string
+		name    string
+		have    []string
+		refused bool
+		// left are the entries after a run that failed, replaced those after one that wrote a result.
+		left, replaced []string
 	}{
-		{name: "missing"},
-		{name: "empty", have: []string{}},
-		{name: "result", have: []string{"result.json", "report.html", "series/1.csv", "figures/a.svg", "notes.txt"},
-			left: []string{"notes.txt"}, taken: []string{"result.json", "report.html", "series", "figures"}},
-		{name: "interrupted", have: []string{"series/1.csv"}, taken: []string{"series"}},
-		{name: "foreign", have: []string{"notes.txt"}, refused: true, left: []string{"notes.txt"}},
-		{name: "foreign with series", have: []string{"notes.txt", "series/1.csv"}, refused: true, left: []string{"notes.txt", "series/1.csv"}},
+		{name: "missing", replaced: []string{"figures", "result.json"}},
+		{name: "empty", have: []string{}, left: []string{}, replaced: []string{"figures", "result.json"}},
+		{
+			name: "result", have: []string{"result.json", "report.html", "series/1.csv", "figures/a.svg", "notes.txt"},
+			left:     []string{"figures", "notes.txt", "report.html", "result.json", "series"},
+			replaced: []string{"figures", "notes.txt", "result.json"},
+		},
+		{
+			name: "killed while it replaced one", have: []string{".result-1/result.json", "series/1.csv"},
+			left: []string{".result-1", "series"}, replaced: []string{".result-1", "figures", "result.json"},
+		},
+		{name: "foreign", have: []string{"notes.txt", "series/1.csv"}, refused: true, left: []string{"notes.txt", "series"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "out")
-			if tt.have != nil {
+			put := func(dir, text string, names ...string) {
+				t.Helper()
 				if err := os.MkdirAll(dir, 0o755); err != nil {
 					t.Fatal(err)
 				}
-			}
-			for _, name := range tt.have {
-				if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
-					t.Fatal(err)
+				for _, name := range names {
+					path := filepath.Join(dir, name)
+					if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
-			err := clearResult(dir)
+			want := func(what string, names []string) {
+				t.Helper()
+				var got []string
+				entries, err := os.ReadDir(dir)
+				if (err != nil) != (names == nil) {
+					t.Fatalf("%s: read directory: %v", what, err)
+				}
+				for _, e := range entries {
+					got = append(got, e.Name())
+				}
+				if !slices.Equal(got, names) {
+					t.Errorf("%s: got %q, want %q", what, got, names)
+				}
+			}
+			if tt.have != nil {
+				put(dir, "old", tt.have...)
+			}
+			made, err := resultDirectory(dir)
 			if (err != nil) != tt.refused {
 				t.Fatalf("got %v", err)
 			}
-			for _, name := range tt.left {
-				if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-					t.Errorf("%s is gone: %v", name, err)
-				}
+			if tt.refused {
+				want("refused", tt.left)
+				return
 			}
-			for _, name := range tt.taken {
-				if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-					t.Errorf("%s is still there", name)
-				}
+			err = replaceResult(dir, func(dir string) error {
+				put(dir, "new", "figures/b.svg")
+				return &fs.PathError{Op: "write", Path: filepath.Join(dir, ".x"), Err: syscall.ENOSPC}
+			})
+			if text := fmt.Sprintf("write report to %q: no space left on device; free space there, or name another path", dir); err == nil || err.Error() != text {
+				t.Errorf("got %v, want %s", err, text)
 			}
-			if _, err := os.Stat(dir); err != nil {
-				t.Error(err)
+			made.leave()
+			want("failed", tt.left)
+
+			if made, err = resultDirectory(dir); err != nil {
+				t.Fatal(err)
+			}
+			if err := replaceResult(dir, func(dir string) error { put(dir, "new", "figures/b.svg", "result.json"); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			made.leave()
+			want("replaced", tt.replaced)
+			if b, err := os.ReadFile(filepath.Join(dir, "result.json")); err != nil || string(b) != "new" {
+				t.Errorf("result.json: got %q, %v, want new", b, err)
 			}
 		})
 	}
@@ -68,7 +107,7 @@ func TestFreshen(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := clearResult(file); err == nil {
+	if _, err := resultDirectory(file); err == nil {
 		t.Error("a file was taken for a directory")
 	}
 }

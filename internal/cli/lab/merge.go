@@ -85,12 +85,15 @@ func (a *app) merge(name string, parts []string, f mergeFlags) error {
 		f.out = filepath.Join("out", spec.Name+"-merged")
 	}
 	if f.out != "" {
-		if err := clearResult(f.out); err != nil {
+		made, err := resultDirectory(f.out)
+		if err != nil {
 			return err
 		}
+		defer made.leave()
 		command := "tabane lab merge " + strings.Join(append([]string{name}, parts...), " ")
-		if err := report.Write(f.out, whole, spec, report.Extra{Command: command, Text: scenarioText(name, spec), Made: time.Now()}); err != nil {
-			return &cli.Failure{What: "write report", Name: f.out, Why: err}
+		extra := report.Extra{Command: command, Text: scenarioText(name, spec), Made: time.Now()}
+		if err := replaceResult(f.out, func(dir string) error { return report.Write(dir, whole, spec, extra) }); err != nil {
+			return err
 		}
 	}
 	if f.summary != "" {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -145,9 +143,9 @@ func (f runFlags) plan(name string) (p runPlan, err error) {
 }
 
 func (a *app) run(ctx context.Context, name string, f runFlags) error {
-	o, err := a.measured(ctx, name, &f)
-	if err != nil {
-		return err
+	o, unwritten := a.measured(ctx, name, &f)
+	if o.spec == nil {
+		return unwritten
 	}
 	if err := report.Table(a.Out, o.lab, o.spec); err != nil {
 		return err
@@ -157,6 +155,9 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		if err := report.Comparison(a.Out, result.Compare(o.lab, *o.simulated)); err != nil {
 			return err
 		}
+	}
+	if unwritten != nil {
+		return unwritten
 	}
 	fmt.Fprintf(a.Out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
 	if !o.lab.Holds() {
@@ -174,7 +175,8 @@ type labOutcome struct {
 	simulated *result.Result
 }
 
-// measured runs a scenario in a lab and writes the report, without printing a table.
+// measured runs a scenario in a lab and writes the report, without printing a table. Where it ran but
+// the report could not be written, it returns both the outcome and the error.
 func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutcome, err error) {
 	p, err := f.plan(name)
 	if err != nil {
@@ -183,9 +185,11 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 	if f.out == "" {
 		f.out = filepath.Join("out", p.spec.Name)
 	}
-	if err := clearResult(f.out); err != nil {
+	made, err := resultDirectory(f.out)
+	if err != nil {
 		return o, err
 	}
+	defer made.leave()
 	if e := p.whole.Experiment; f.quick && e != nil && !e.Quick.All() {
 		fmt.Fprintf(a.Err, "--quick selects %s where no others are given\n", strings.Join(selectionArguments(e.Quick), " "))
 	}
@@ -230,10 +234,8 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 		}
 		extra.Simulated = &simulated
 	}
-	if err := report.Write(f.out, outcome, p.spec, extra); err != nil {
-		return o, &cli.Failure{What: "write report", Name: f.out, Why: err}
-	}
-	return labOutcome{p.spec, outcome, extra.Simulated}, nil
+	o = labOutcome{p.spec, outcome, extra.Simulated}
+	return o, replaceResult(f.out, func(dir string) error { return report.Write(dir, outcome, p.spec, extra) })
 }
 
 // command returns the command line that reproduces the result.
@@ -264,41 +266,4 @@ func (f runFlags) command(name string) string {
 		parts = append(parts, "--compare "+f.compare)
 	}
 	return strings.Join(parts, " ")
-}
-
-// resultFile is the file that identifies a directory as that of a result.
-const resultFile = "result.json"
-
-// resultParts are the files of a result's directory; others are not removed.
-var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures", "compare.json", "sim", "comparisons.csv", "findings.csv", "browsertime.json", "pages"}
-
-// clearResult creates the directory for a result, or removes an earlier result from it. A directory
-// with other content is refused.
-func clearResult(dir string) error {
-	entries, err := os.ReadDir(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return cli.FileFailure("make directory", dir, err)
-		}
-		return nil
-	case err != nil:
-		return cli.FileFailure("read directory", dir, err)
-	case len(entries) == 0:
-		return nil
-	}
-	ours := false
-	for _, e := range entries {
-		// An interrupted write may have left only the series.
-		ours = ours || e.Name() == resultFile || len(entries) == 1 && e.Name() == "series"
-	}
-	if !ours {
-		return &cli.Failure{What: "write result to", Name: dir, Why: errors.New("it has other content than a result"), Do: "choose another with --out"}
-	}
-	for _, name := range resultParts {
-		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-			return cli.FileFailure("remove earlier result", dir, err)
-		}
-	}
-	return nil
 }

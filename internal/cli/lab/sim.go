@@ -237,9 +237,11 @@ func (a *app) simulation(ctx context.Context, name string, f *simFlags) (spec *s
 	if f.out == "" {
 		f.out = filepath.Join("out", "sim-"+spec.Name)
 	}
-	if err := clearResult(f.out); err != nil {
+	made, err := resultDirectory(f.out)
+	if err != nil {
 		return nil, r, err
 	}
+	defer made.leave()
 	var capture io.Writer
 	if f.pcap != "" {
 		file, err := os.Create(f.pcap)
@@ -270,8 +272,9 @@ func (a *app) simulation(ctx context.Context, name string, f *simFlags) (spec *s
 	if err != nil {
 		return nil, r, simFailure(ctx, "simulate scenario", name, err, "nothing was written")
 	}
-	if err := report.Write(f.out, r, spec, report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick, Seed: f.seed}); err != nil {
-		return nil, r, &cli.Failure{What: "write report", Name: f.out, Why: err}
+	extra := report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick, Seed: f.seed}
+	if err := replaceResult(f.out, func(dir string) error { return report.Write(dir, r, spec, extra) }); err != nil {
+		return nil, r, err
 	}
 	return spec, r, nil
 }

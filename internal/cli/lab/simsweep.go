@@ -125,9 +125,11 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	}
 	grid.Spec = spec
 	if f.report != "" {
-		if err := clearResult(f.report); err != nil {
+		made, err := resultDirectory(f.report)
+		if err != nil {
 			return err
 		}
+		defer made.leave()
 	}
 	for _, text := range f.set {
 		axis, err := simrun.ParseAxis(spec, text)
@@ -167,8 +169,8 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 		if err != nil {
 			return &cli.Failure{What: "report sweep", Name: f.out, Why: err}
 		}
-		if err := report.Write(f.report, r, shown, report.Extra{Command: f.command(name)}); err != nil {
-			return &cli.Failure{What: "write report", Name: f.report, Why: err}
+		if err := replaceResult(f.report, func(dir string) error { return report.Write(dir, r, shown, report.Extra{Command: f.command(name)}) }); err != nil {
+			return err
 		}
 		fmt.Fprintf(a.Out, "report: %s\n", filepath.Join(f.report, "report.html"))
 	}
