@@ -62,8 +62,10 @@ func missing(reason, remedy string, err error) error {
 	return &feature.Error{Feature: "eBPF", Reason: reason, Remedy: remedy, Err: err}
 }
 
-func forbidden() error {
-	return missing("this process may not load programs", needCapabilities+", on a kernel that is not locked down", nil)
+// forbidden is the error of a process that may not load a program; err is the kernel's answer, or
+// nil if it was not asked.
+func forbidden(err error) error {
+	return missing("this process may not load programs", needCapabilities+", on a kernel that is not locked down", err)
 }
 
 // permitted returns an error if this process lacks the capability that each program needs. The
@@ -72,7 +74,7 @@ func forbidden() error {
 func permitted() error {
 	lacking, err := privilege.Lacking(privilege.BPF, privilege.SysAdmin)
 	if err == nil && len(lacking) == 2 { // either is enough
-		return forbidden()
+		return forbidden(nil)
 	}
 	return nil
 }
@@ -103,7 +105,11 @@ func refusal(err error, need string) error {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		// What the library adds to EPERM is about a limit that kernels with these programs do not
 		// have.
-		return forbidden()
+		answer := unix.EPERM
+		if errors.Is(err, unix.EACCES) {
+			answer = unix.EACCES
+		}
+		return forbidden(answer)
 	case errors.Is(err, unix.ENOSYS):
 		return missing("this kernel has no bpf system call", "use a kernel with CONFIG_BPF_SYSCALL=y", nil)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):

@@ -23,7 +23,7 @@ func TestRefusal(t *testing.T) {
 		{pointers, "lacks CAP_PERFMON"},
 		{&ebpf.VerifierError{Cause: unix.EINVAL, Log: []string{"unknown func bpf_new#999", "processed 3 insns"}}, "unknown func bpf_new#999; use Linux 9.9"},
 		{&ebpf.VerifierError{Cause: unix.EINVAL}, "the verifier rejects the program: invalid argument"},
-		{fmt.Errorf("map create: %w (MEMLOCK may be too low)", unix.EPERM), "this process may not load programs; run as root"},
+		{fmt.Errorf("map create: %w (MEMLOCK may be too low)", unix.EPERM), "this process may not load programs: operation not permitted; run as root"},
 		{unix.ENOSYS, "CONFIG_BPF_SYSCALL"},
 		{ebpf.ErrNotSupported, "too old"},
 		{unix.EMFILE, ""},
@@ -32,6 +32,9 @@ func TestRefusal(t *testing.T) {
 		if missing := errors.Is(err, errors.ErrUnsupported); missing != (tt.want != "") || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("refusal(%v) = %v, want %q", tt.err, err, tt.want)
 		}
+	}
+	if err := refusal(fmt.Errorf("map create: %w", unix.EPERM), ""); !errors.Is(err, unix.EPERM) {
+		t.Errorf("the kernel's answer is lost: %v", err)
 	}
 	if err := refusal(nil, ""); err != nil {
 		t.Errorf("refusal(nil) = %v", err)

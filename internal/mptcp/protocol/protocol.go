@@ -37,12 +37,17 @@ func load() (*objects, error) {
 	return o, nil
 }
 
-// refused returns the *feature.Error of what the kernel refuses.
+// refused returns the *feature.Error of what the kernel refuses, and that of loading a program
+// where this process lacks a privilege or the kernel has no eBPF.
 func refused(err error) error {
-	for _, code := range []error{unix.EPERM, unix.EACCES} {
-		if errors.Is(err, code) {
-			err = code
-		}
+	var lacking *feature.Error
+	switch {
+	case errors.Is(err, unix.EPERM):
+		err = unix.EPERM
+	case errors.Is(err, unix.EACCES):
+		err = unix.EACCES
+	case errors.As(err, &lacking):
+		return lacking
 	}
 	return &feature.Error{
 		Feature: "eBPF", Reason: "the kernel refuses a program that changes what update_socket_protocol returns (fmod_ret)", Err: err,
