@@ -149,6 +149,12 @@ func (c *connection) timer(s *Sim) {
 		}
 		c.wake(s, c.probeAt)
 	}
+	if at := c.timerOfData.deadline; at > 0 && !c.done {
+		if s.now >= at {
+			c.retransmitData(s)
+		}
+		c.wake(s, c.timerOfData.deadline)
+	}
 	c.schedule(s)
 }
 

@@ -26,8 +26,9 @@ type connection struct {
 	// (SND.UNA), and edge the right edge of the advertised window.
 	next, limit, acked, edge uint64
 	// queue is data to be reinjected on another subflow, in the order of data sequence numbers.
-	queue []reinjection
-	done  bool // all data is acknowledged
+	queue       []reinjection
+	timerOfData dataTimer
+	done        bool // all data is acknowledged
 	// requested is the number of objects whose requests have arrived; the next does at arrivesAt, 0
 	// if there is none on its way.
 	requested int
@@ -144,6 +145,7 @@ func (c *connection) schedule(s *Sim) {
 		}
 		c.next += uint64(n)
 	}
+	c.watchData(s)
 	if blocked != c.blocked {
 		if blocked {
 			c.blockedAt = s.now
