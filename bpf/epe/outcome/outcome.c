@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Reports what each TCP connection achieved when it is closed, the first time that it has carried much,
- * and retransmission timeouts, also those of SYN-ACKs of connections that are not established. Nothing
- * is polled.
+ * and retransmission timeouts, also those of SYN-ACKs of connections that are not established, and flows
+ * of UDP whose sender gets no acknowledgments. Nothing is polled.
  *
  * Needs Linux 5.16 with BTF and a control group of version 2 that the sockets are in. It changes no
  * socket.
  */
 #include "bpf.h"
 #include "socket.h"
+#include "packet.h"
+#include "backoff.h"
 
 /* The context: struct bpf_sock_ops up to the last member that is used. */
 struct bpf_sock_ops {
@@ -114,7 +116,8 @@ enum kind {
 	CLOSED,
 	BULK,   /* the connection has carried as much as a bulk connection */
 	TIMEOUT, /* its retransmission timer expired, again if retries > 0 */
-	UNANSWERED /* the SYN-ACK of a connection that is not established is sent again, likewise */
+	UNANSWERED, /* the SYN-ACK of a connection that is not established is sent again, likewise */
+	UNACKNOWLEDGED /* the sender of a flow of UDP gets no acknowledgments, as its pauses say */
 };
 
 /* What a connection achieved. Addresses of IPv4 sockets are IPv4-mapped. */
@@ -291,6 +294,87 @@ int unanswered(struct bpf_raw_tracepoint_args *ctx)
 	if (bpf_ringbuf_output(&reports, &r, sizeof(r), BPF_RB_FORCE_WAKEUP))
 		__sync_fetch_and_add(&lost, 1);
 	return 0;
+}
+
+struct flow {
+	struct backoff backoff;
+	__u32 packets;
+	__u32 progress; /* times that something beyond the first packets was sent otherwise than without acknowledgments */
+};
+
+/* Keeps the types in the object, for the bindings. */
+const struct flow_key *_flow_key __attribute__((unused));
+const struct flow *_flow __attribute__((unused));
+
+#define FLOWS 16384
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FLOWS);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+#define BEGINS 1000 /* bytes of a datagram that a flow begins with: answers to single requests are shorter */
+#define ACKNOWLEDGED 100 /* likewise, that is acknowledged at once: acknowledgments are shorter */
+#define FIRST 64 /* packets that are sent at once before any is acknowledged, at most */
+
+/* Counts a packet of UDP that is sent, whichever way it leaves. */
+static __always_inline int send_datagram(struct __sk_buff *skb, int raw)
+{
+	struct flow_key key = {};
+	__u32 before, times, headers = 0;
+	struct flow *f, begins = {};
+	struct report *r;
+
+	if (find_flow(skb, raw, &key, &headers) || key.protocol != PROTO_UDP || skb->len < headers + ACKNOWLEDGED)
+		return TC_NEXT;
+	/* On another path it is the same flow. */
+	__builtin_memset(key.sid, 0, sizeof(key.sid));
+	f = bpf_map_lookup_elem(&flows, &key);
+	if (!f) {
+		if (skb->len < headers + BEGINS)
+			return TC_NEXT;
+		bpf_map_update_elem(&flows, &key, &begins, BPF_NOEXIST);
+		f = bpf_map_lookup_elem(&flows, &key);
+		if (!f)
+			return TC_NEXT;
+	}
+	before = f->backoff.gap;
+	times = backoff_sent(&f->backoff, bpf_ktime_get_ns() / 1000, skb->len - headers);
+	if (f->packets < FIRST)
+		f->packets += 1 + (skb->len - headers) / BACKOFF_PACKET;
+	else if (!times)
+		f->progress++;
+	/* Once for each pause. */
+	if (times < BACKOFF_TIMES || f->backoff.gap == before)
+		return TC_NEXT;
+	r = bpf_ringbuf_reserve(&reports, sizeof(*r), 0);
+	if (!r) {
+		__sync_fetch_and_add(&lost, 1);
+		return TC_NEXT;
+	}
+	__builtin_memset(r, 0, sizeof(*r));
+	__builtin_memcpy(r->local, key.source, sizeof(r->local));
+	__builtin_memcpy(r->remote, key.destination, sizeof(r->remote));
+	r->local_port = key.source_port;
+	r->remote_port = key.destination_port;
+	r->min_rtt_us = ~0;
+	r->retries = times;
+	r->kind = UNACKNOWLEDGED;
+	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
+	return TC_NEXT;
+}
+
+SEC("tc")
+int sent(struct __sk_buff *skb)
+{
+	return send_datagram(skb, 0);
+}
+
+SEC("tc")
+int sent_raw(struct __sk_buff *skb)
+{
+	return send_datagram(skb, 1);
 }
 
 SEC("sockops")

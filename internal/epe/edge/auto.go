@@ -9,6 +9,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/epe/capacity"
 	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/epe/pathmanager"
 	"github.com/tabane/tabane/internal/mptcp"
@@ -47,6 +48,8 @@ type auto struct {
 	trials   map[netip.Prefix]*trial
 	aparts   int // trials of successive connections
 	suspects map[netip.Prefix]*suspect
+	// best are the links that the best paths to suspected networks lead through, where known.
+	best map[netip.Prefix]capacity.Link
 	// vanished are the connections that made no progress when their network last left a mode for
 	// it: if they make none in the next mode either, it is the client that has gone.
 	vanished map[netip.Prefix]sample
@@ -105,6 +108,9 @@ type socket struct {
 	window  time.Duration
 	// requested: it is not established. retried: its SYN-ACK was sent again.
 	requested, retried bool
+	// datagrams: it is no socket of TCP but a flow of UDP; acked counts what is not a probe, and
+	// something is in flight while its sender gets no acknowledgments.
+	datagrams bool
 	// sid is that of the egress peer that its packets leave through, where its network is suspected
 	// and has several; not valid if it is not known.
 	sid netip.Addr
@@ -293,7 +299,7 @@ func (e *egress) observed(reports []outcome.Report) (busy bool) {
 				e.try(now, prefix, n, r)
 			}
 			e.measuredPath(now, prefix, n, r)
-		case outcome.Timeout, outcome.Unanswered:
+		case outcome.Timeout, outcome.Unanswered, outcome.Unacknowledged:
 			e.suspect(now, prefix, n, r)
 		}
 	}
@@ -341,6 +347,8 @@ type activeNetwork struct {
 	prefix netip.Prefix
 	// suspected: those that are only requested are to be read, too.
 	suspected bool
+	// spread: its connections leave through several egress peers.
+	spread bool
 	// since is the first sample of a suspected network whose connections leave through several
 	// egress peers, which are to be read; own are the addresses whose connections do not count.
 	since sample
@@ -362,7 +370,7 @@ func (e *egress) active() (all []activeNetwork) {
 		n, ok := e.delivery.networks.Get(p)
 		a := activeNetwork{prefix: p, suspected: true}
 		if ok && n.spread() {
-			a.since, a.own = s.first, own
+			a.spread, a.since, a.own = true, s.first, own
 		}
 		all = append(all, a)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -401,7 +402,7 @@ func (e *Edge) balanceLinks(ctx context.Context) {
 		}
 		var uses map[netip.Prefix]*networkUse
 		e.daemon.Do(ctx, func() { uses = e.egress.networkUses(rates) })
-		best := e.bestLinks(ctx, uses)
+		best := e.bestLinks(ctx, slices.Collect(maps.Keys(uses)))
 		e.daemon.Change(ctx, func() {
 			e.egress.loads.reason = ""
 			e.egress.balance(uses, best)
@@ -494,7 +495,7 @@ func (e *Edge) measureFlows(ctx context.Context, diag *mptcp.Diag) (_ map[flowEn
 
 // bestLinks returns the links of the best paths to networks that have connections. Where best paths
 // are left to other programs, they are not known.
-func (e *Edge) bestLinks(ctx context.Context, uses map[netip.Prefix]*networkUse) map[netip.Prefix]capacity.Link {
+func (e *Edge) bestLinks(ctx context.Context, networks []netip.Prefix) map[netip.Prefix]capacity.Link {
 	links := map[netip.Prefix]capacity.Link{}
 	if e.config.BestPaths == LeaveBestPaths {
 		return links
@@ -505,7 +506,7 @@ func (e *Edge) bestLinks(ctx context.Context, uses map[netip.Prefix]*networkUse)
 		firstAS uint32
 	}
 	var hops []hop
-	for prefix := range uses {
+	for _, prefix := range networks {
 		if nextHop, firstAS, ok := e.daemon.Speaker.BestPath(prefix); ok {
 			hops = append(hops, hop{prefix, nextHop, firstAS})
 		}

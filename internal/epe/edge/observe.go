@@ -62,7 +62,7 @@ func (e *Edge) startObserver() (reason string) {
 	}
 	o := &observer{ended: make(chan struct{}, 2), due: make(chan struct{}, 1)}
 	err := e.namespace.Do(func() (err error) {
-		if o.watcher, err = outcome.New(outcome.Options{Bulk: belief.Bulk, Groups: e.groups}); err != nil {
+		if o.watcher, err = outcome.New(outcome.Options{Bulk: belief.Bulk, Groups: e.groups, Links: e.config.links()}); err != nil {
 			return err
 		}
 		if o.diag, err = mptcp.DialDiag(); err != nil {
@@ -171,13 +171,23 @@ func (e *Edge) sampleNetworks(o *observer) {
 		for busy := true; busy; {
 			var active []activeNetwork
 			e.daemon.Do(context.Background(), func() { active = e.egress.active() })
-			samples, err := readSamples(o.diag, o.routes, active)
+			samples, err := readSamples(o.diag, o.routes, o.watcher.Flows, active)
 			if err != nil {
 				e.log.Error("read connections of networks", "err", err)
 				samples = nil // some may be missing
 			}
+			var suspected []netip.Prefix
+			for _, n := range active {
+				if n.suspected {
+					suspected = append(suspected, n.prefix)
+				}
+			}
+			best := e.bestLinks(context.Background(), suspected)
 			busy = false
-			e.daemon.Change(context.Background(), func() { busy = e.egress.sampled(samples) })
+			e.daemon.Change(context.Background(), func() {
+				e.egress.auto.best = best
+				busy = e.egress.sampled(samples)
+			})
 			if busy {
 				time.Sleep(sampleEvery)
 			}
@@ -185,10 +195,10 @@ func (e *Edge) sampleNetworks(o *observer) {
 	}
 }
 
-// readSamples reads the connections of networks.
-func readSamples(diag *mptcp.Diag, routes *route.Conn, active []activeNetwork) (map[netip.Prefix]sample, error) {
+// readSamples reads the connections of networks, and flows of UDP where one path may be left.
+func readSamples(diag *mptcp.Diag, routes *route.Conn, flows func(func(outcome.Flow)) error, active []activeNetwork) (map[netip.Prefix]sample, error) {
 	samples := map[netip.Prefix]sample{}
-	var networks bart.Table[sample]
+	var networks, single bart.Table[sample]
 	is4, is6, suspected := false, false, false
 	for _, n := range active {
 		s := sample{}
@@ -196,6 +206,9 @@ func readSamples(diag *mptcp.Diag, routes *route.Conn, active []activeNetwork) (
 		networks.Insert(n.prefix, s)
 		is4, is6 = is4 || n.prefix.Addr().Is4(), is6 || n.prefix.Addr().Is6()
 		suspected = suspected || n.suspected
+		if n.suspected && !n.spread {
+			single.Insert(n.prefix, s)
+		}
 	}
 	each := func(s *mptcp.Socket) {
 		if in, ok := networks.Lookup(s.Remote.Addr()); ok {
@@ -220,6 +233,17 @@ func readSamples(diag *mptcp.Diag, routes *route.Conn, active []activeNetwork) (
 				errs = append(errs, diag.Pending(version.family, request))
 			}
 		}
+	}
+	if single.Size() > 0 {
+		errs = append(errs, flows(func(f outcome.Flow) {
+			if in, ok := single.Lookup(f.Remote.Addr()); ok {
+				s := socket{datagrams: true, acked: uint64(f.Progress)}
+				if f.Waits {
+					s.inFlight = 1
+				}
+				in[mptcp.Ends{Local: f.Local, Remote: f.Remote}] = s
+			}
+		}))
 	}
 	for _, n := range active {
 		if n.since != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/epe/capacity"
 	"github.com/tabane/tabane/internal/epe/outcome"
 )
 
@@ -69,13 +70,16 @@ type pathProgress struct {
 // suspect has the connections of a network be read after a report, if it can be left where it is.
 func (e *egress) suspect(now time.Time, prefix netip.Prefix, n *delivered, r outcome.Report) {
 	sprayed := n.group != nil && n.group.sprayed != nil && len(n.group.present()) > 1
+	if r.Kind == outcome.Unacknowledged && (sprayed || n.spread()) {
+		return // the program of spray leaves paths by itself, and where others leave through is not known
+	}
 	named := n.group != nil && (!sprayed || r.Kind == outcome.Unanswered) && n.rule.name != borrowedRule && !e.delivery.rules.dry
 	leaves := n.rule.auto || named
 	if !leaves || e.auto.suspects[prefix] != nil || len(e.auto.suspects) >= mostTrials || e.isEPE(r.Local.Addr()) {
 		return
 	}
 	s := &suspect{mode: n.modeOf(), rtt: r.RTT, requests: sprayed}
-	if r.Kind == outcome.Unanswered {
+	if r.Kind != outcome.Timeout {
 		s.rtt = e.usualRTT(now, prefix, s.mode)
 	}
 	e.auto.suspects[prefix] = s
@@ -102,6 +106,9 @@ func (s socket) waits() bool { return s.inFlight > 0 || s.retried }
 // since compares a connection with what it was in a first sample, if it was there: it progressed, or
 // it waits for the other end since then.
 func (s socket) since(before socket, there bool) (progressed, waits bool) {
+	if s.datagrams && !there {
+		return false, false // it may have got no acknowledgment yet
+	}
 	if !s.requested && (!there || before.requested || s.acked != before.acked || s.delivered != before.delivered) {
 		return true, false
 	}
@@ -201,7 +208,9 @@ func (e *egress) leave(now time.Time, prefix netip.Prefix, n *delivered, mode be
 		}
 	case e.leaveBegin(now, n):
 	case n.rule.auto:
-		e.auto.table.Stalled(now, prefix, e.originOf(prefix), mode, alone)
+		for _, m := range e.samePath(prefix, mode) {
+			e.auto.table.Stalled(now, prefix, e.originOf(prefix), m, alone)
+		}
 	case n.group != nil && len(n.group.members) == 1:
 		e.leavePath(now, networkPath{prefix, n.group.members[0].sid})
 	case n.group != nil && n.group.sprayed != nil && len(n.group.present()) > 0:
@@ -212,6 +221,28 @@ func (e *egress) leave(now time.Time, prefix netip.Prefix, n *delivered, mode be
 	e.auto.stalls++
 	e.deliver(prefix)
 	e.flushAtOnce()
+}
+
+// samePath returns a mode and those that lead over the same path, by which a network would only seem
+// to leave it: the best path, multipath where connections begin on that, and the egress peer that the
+// best path leads through, as far as that is known.
+func (e *egress) samePath(prefix netip.Prefix, mode belief.Mode) []belief.Mode {
+	same := []belief.Mode{belief.Best}
+	if e.beginsThrough(prefix) == "" {
+		same = append(same, modeMultipath)
+	}
+	if best := e.auto.best[prefix]; best != (capacity.Link{}) {
+		for _, p := range e.peers {
+			if bgp.IPOf(p.Address) == bgp.IPOf(prefix.Addr()) && e.linkOf(p, prefix) == best {
+				same = append(same, singlePrefix+belief.Mode(p.Name))
+			}
+		}
+	}
+	if !slices.Contains(same, mode) {
+		return []belief.Mode{mode}
+	}
+	able := e.able(prefix)
+	return slices.DeleteFunc(same, func(m belief.Mode) bool { return m != mode && !slices.Contains(able, m) })
 }
 
 // leavePath has a network leave an egress peer until it is tried again.

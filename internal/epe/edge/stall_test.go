@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/epe/capacity"
 	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/mptcp"
 )
@@ -289,5 +290,58 @@ func TestStalledPathsAreBounded(t *testing.T) {
 	}
 	if got := strings.TrimSpace(a.leftPeers(netip.MustParsePrefix(otherNetwork), newDeliveryRule("x", Mode{Single: "a"}))); got != "" {
 		t.Errorf("left %q", got)
+	}
+}
+
+// TestLeavesBestPath: a network without MPTCP that leaves the best path goes to an egress peer, not to
+// another mode that leads over the best path, and not to the peer behind it.
+func TestLeavesBestPath(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		a := newAutoEgress(t, false)
+		p, want := netip.MustParsePrefix(autoNetwork), sidA
+		if known {
+			want = sidB
+			a.loads.links = map[netip.Addr]capacity.Link{netip.MustParseAddr(sidA): {Router: netip.MustParseAddr("2001:db8:1::1")}}
+			a.auto.best = map[netip.Prefix]capacity.Link{p: a.loads.links[netip.MustParseAddr(sidA)]}
+		}
+		a.observed([]outcome.Report{a.report(outcome.Timeout, autoNetwork, 0)})
+		a.sampled(a.samples(autoNetwork, 3000, 10))
+		a.clock = a.clock.Add(suspectFor)
+		if a.sampled(a.samples(autoNetwork, 3000, 10)); a.delivered(autoNetwork) != want {
+			t.Errorf("link of the best path known %v: through %s, want %s: %+v", known, a.delivered(autoNetwork), want, a.status(autoNetwork))
+		}
+	}
+}
+
+// TestQUICWithoutAcknowledgments: a flow of UDP whose sender gets no acknowledgments is as a
+// connection without progress, unless another one in the network progresses.
+func TestQUICWithoutAcknowledgments(t *testing.T) {
+	a := newAutoEgress(t, false)
+	p := netip.MustParsePrefix(autoNetwork)
+	r := outcome.Report{Kind: outcome.Unacknowledged, Local: netip.MustParseAddrPort("[2001:db8:1::10]:443"), Remote: netip.MustParseAddrPort("[2001:db8:c::1]:40000")}
+	other := mptcp.Ends{Local: r.Local, Remote: netip.MustParseAddrPort("[2001:db8:c::2]:40000")}
+	flows := func(progress uint64, waits uint32) map[netip.Prefix]sample {
+		return map[netip.Prefix]sample{p: {
+			mptcp.Ends{Local: r.Local, Remote: r.Remote}: {datagrams: true, acked: 7, inFlight: waits},
+			other: {datagrams: true, acked: progress},
+		}}
+	}
+	suspect := func(first, then map[netip.Prefix]sample) string {
+		a.observed([]outcome.Report{r})
+		a.sampled(first)
+		a.clock = a.clock.Add(mostSuspectFor)
+		a.sampled(then)
+		return a.delivered(autoNetwork)
+	}
+	if got := suspect(flows(1, 1), flows(2, 1)); got != "none" {
+		t.Errorf("another flow progresses, and yet the network leaves to %s", got)
+	}
+	began := flows(1, 1)
+	delete(began[p], other)
+	if got := suspect(flows(1, 0), flows(1, 0)); got != "none" {
+		t.Errorf("no flow waits, and yet the network leaves to %s", got)
+	}
+	if got := suspect(began, flows(1, 1)); got == "none" || a.auto.stalls != 1 {
+		t.Error("the network stays where a flow gets no acknowledgments, though one that began is no progress")
 	}
 }

@@ -1,6 +1,7 @@
 // Package outcome reports what TCP connections achieved: each once, when it is closed, and when it
 // begins to carry much or its path seems to fail, even before it is established, with eBPF programs
-// at a control group and a tracepoint. Nothing is polled.
+// at a control group and a tracepoint. Flows of UDP are reported while their senders get no
+// acknowledgments. Nothing is polled.
 //
 // It decides nothing. The programs are in bpf/epe/outcome.
 package outcome
@@ -21,6 +22,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/feature"
 	"github.com/tabane/tabane/internal/kernel/bpf"
+	"github.com/tabane/tabane/internal/kernel/clock"
 )
 
 // Kind is why a connection is reported.
@@ -37,12 +39,15 @@ const (
 	// Unanswered: it is not established, because the SYN-ACK of this host was not acknowledged, and
 	// that is sent again. Only its ends and Retries are known.
 	Unanswered
+	// Unacknowledged: the sender of a flow of UDP, such as QUIC, gets no acknowledgments, as its
+	// pauses say. Only its ends and Retries are known.
+	Unacknowledged
 	kinds
 )
 
 func (k Kind) String() string {
 	if k < kinds {
-		return [...]string{"closed", "bulk", "timeout", "unanswered"}[k]
+		return [...]string{"closed", "bulk", "timeout", "unanswered", "unacknowledged"}[k]
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -80,12 +85,15 @@ type Options struct {
 	Bulk uint32
 	// Groups is the root of control groups, which bpf.Groups opened; nil has New open it.
 	Groups *os.File
+	// Links are the interfaces that flows of UDP are reported of when they leave through them.
+	Links []string
 }
 
 // Watcher receives the reports of one network namespace.
 type Watcher struct {
 	objects programObjects
 	links   []link.Link
+	filters []bpf.Attachment
 	reader  *ringbuf.Reader
 	record  ringbuf.Record
 	lost    uint64
@@ -147,8 +155,62 @@ func New(o Options) (_ *Watcher, err error) {
 		return nil, fmt.Errorf("attach to tracepoint of closed sockets: %w", err)
 	}
 	w.links = append(w.links, l)
+	if err := w.watchDatagrams(o.Links); err != nil {
+		return nil, err
+	}
 	return w, nil
 }
+
+// filter is the name of the filters at egress.
+const filter = "tabane_outcome"
+
+// watchDatagrams reports the flows of UDP that leave through links.
+func (w *Watcher) watchDatagrams(links []string) error {
+	// A killed process has left its own, where tcx is missing.
+	if err := bpf.SweepFilters([]string{filter}, nil); err != nil {
+		return err
+	}
+	for _, name := range links {
+		a, err := bpf.Attach(bpf.AttachOptions{Link: name, Ethernet: bpf.Programs{Egress: w.objects.Sent}, Raw: bpf.Programs{Egress: w.objects.SentRaw}, Name: filter})
+		if err != nil {
+			return fmt.Errorf("report flows of UDP on %q: %w", name, err)
+		}
+		w.filters = append(w.filters, a)
+	}
+	return nil
+}
+
+// Flow is a flow of UDP.
+type Flow struct {
+	Local, Remote netip.AddrPort
+	// Progress changes while the sender gets acknowledgments. Waits: it gets none.
+	Progress uint32
+	Waits    bool
+}
+
+// Flows calls each with all flows of UDP that were reported or have sent something of late.
+func (w *Watcher) Flows(each func(Flow)) error {
+	var k programFlowKey
+	var f programFlow
+	now := uint32(clock.Monotonic() / time.Microsecond)
+	all := w.objects.Flows.Iterate()
+	for all.Next(&k, &f) {
+		each(Flow{
+			Local:    netip.AddrPortFrom(netip.AddrFrom16(k.Source).Unmap(), k.SourcePort),
+			Remote:   netip.AddrPortFrom(netip.AddrFrom16(k.Destination).Unmap(), k.DestinationPort),
+			Progress: f.Progress,
+			// The next probe is due after twice the last pause.
+			Waits: f.Backoff.Times >= unacknowledgedTimes && now-f.Backoff.Last < 3*f.Backoff.Gap,
+		})
+	}
+	if err := all.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) { // which many new flows cause
+		return fmt.Errorf("read flows of UDP: %w", err)
+	}
+	return nil
+}
+
+// unacknowledgedTimes is BACKOFF_TIMES of bpf/lib/backoff.h.
+const unacknowledgedTimes = 2
 
 // attach attaches the program of callbacks to the control group.
 func (w *Watcher) attach() (err error) {
@@ -305,6 +367,9 @@ func (w *Watcher) Close() error {
 	}
 	for _, l := range w.links {
 		errs = append(errs, l.Close())
+	}
+	for _, f := range w.filters {
+		errs = append(errs, f.Detach())
 	}
 	if w.group != nil {
 		errs = append(errs, w.group.Close())

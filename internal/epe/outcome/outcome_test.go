@@ -85,13 +85,16 @@ type watching struct {
 func watch(t testing.TB) *watching { return watchIn(t, nil) }
 
 // watchIn watches the connections of processes in a control group; nil is the root.
-func watchIn(t testing.TB, group *os.File) *watching {
+func watchIn(t testing.TB, group *os.File) *watching { return watchOn(t, group) }
+
+// watchOn watches flows of UDP on links as well.
+func watchOn(t testing.TB, group *os.File, links ...string) *watching {
 	t.Helper()
 	netnstest.Need(t)
 	w := &watching{t: t, ns: netnstest.New(t), reports: make(chan Report, 1<<16)}
 	netnstest.IP(t, w.ns, "link set lo up")
 	netnstest.Do(t, w.ns, func() (err error) {
-		w.watcher, err = New(Options{Bulk: 1 << 20, Groups: group})
+		w.watcher, err = New(Options{Bulk: 1 << 20, Groups: group, Links: links})
 		return err
 	})
 	done := make(chan struct{})
@@ -540,5 +543,49 @@ func BenchmarkDecode(b *testing.B) {
 		if _, err := decode(record); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestUnacknowledged: a flow of UDP is reported when its sender probes as QUIC does that gets no
+// acknowledgments, and no other one.
+func TestUnacknowledged(t *testing.T) {
+	w := watchOn(t, nil, "lo")
+	for _, to := range []string{"[::1]:4433", "127.0.0.1:4433"} {
+		var c net.Conn
+		netnstest.Do(t, w.ns, func() (err error) {
+			c, err = net.Dial("udp", to)
+			return err
+		})
+		defer c.Close()
+		packet := make([]byte, 1200)
+		send := func(n int) {
+			for range n {
+				_, _ = c.Write(packet) // nobody listens: it may fail
+			}
+		}
+		send(200)
+		last, gap := time.Now(), 25*time.Millisecond
+		for range 3 {
+			gap *= 2
+			time.Sleep(time.Until(last.Add(gap)))
+			now := time.Now()
+			gap, last = now.Sub(last), now
+			send(2)
+		}
+		r := w.next(Unacknowledged, c.LocalAddr().(*net.UDPAddr).AddrPort())
+		if r.Remote.String() != to || r.Retries != 2 {
+			t.Errorf("report %+v", r)
+		}
+		waits := 0
+		if err := w.watcher.Flows(func(f Flow) {
+			if f.Local == r.Local && f.Remote == r.Remote && f.Waits && f.Progress > 10 {
+				waits++
+			}
+		}); err != nil || waits != 1 {
+			t.Errorf("%d such flows, %v", waits, err)
+		}
+	}
+	if n := len(w.reports); n > 0 {
+		t.Errorf("%d more reports: %+v", n, <-w.reports)
 	}
 }

@@ -13,6 +13,33 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type programFlow struct {
+	_       structs.HostLayout
+	Backoff struct {
+		_       structs.HostLayout
+		Last    uint32
+		Gap     uint32
+		Times   uint32
+		Packets uint32
+	}
+	Packets  uint32
+	Progress uint32
+}
+
+type programFlowKey struct {
+	_               structs.HostLayout
+	Source          [16]uint8
+	Destination     [16]uint8
+	Sid             [16]uint8
+	DestinationPort uint16
+	SourcePort      uint16
+	Ifindex         uint32
+	Family          uint8
+	Protocol        uint8
+	Direction       uint8
+	Removed         uint8
+}
+
 type programReport struct {
 	_             structs.HostLayout
 	Acked         uint64
@@ -38,10 +65,15 @@ type programReport struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	programMapConnections = "connections"
+	programMapFlows       = "flows"
 	programMapReports     = "reports"
 	programProgClosed     = "closed"
 	programProgObserve    = "observe"
+	programProgSent       = "sent"
+	programProgSentRaw    = "sent_raw"
 	programProgUnanswered = "unanswered"
+	programVarFlow        = "_flow"
+	programVarFlowKey     = "_flow_key"
 	programVarReport      = "_report"
 	programVarBulk        = "bulk"
 	programVarLost        = "lost"
@@ -93,6 +125,8 @@ type programSpecs struct {
 type programProgramSpecs struct {
 	Closed     *ebpf.ProgramSpec `ebpf:"closed"`
 	Observe    *ebpf.ProgramSpec `ebpf:"observe"`
+	Sent       *ebpf.ProgramSpec `ebpf:"sent"`
+	SentRaw    *ebpf.ProgramSpec `ebpf:"sent_raw"`
 	Unanswered *ebpf.ProgramSpec `ebpf:"unanswered"`
 }
 
@@ -101,6 +135,7 @@ type programProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
 	Connections *ebpf.MapSpec `ebpf:"connections"`
+	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Reports     *ebpf.MapSpec `ebpf:"reports"`
 }
 
@@ -108,6 +143,8 @@ type programMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
+	Flow     *ebpf.VariableSpec `ebpf:"_flow"`
+	FlowKey  *ebpf.VariableSpec `ebpf:"_flow_key"`
 	Report   *ebpf.VariableSpec `ebpf:"_report"`
 	Bulk     *ebpf.VariableSpec `ebpf:"bulk"`
 	Lost     *ebpf.VariableSpec `ebpf:"lost"`
@@ -136,12 +173,14 @@ func (o *programObjects) Close() error {
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
 	Connections *ebpf.Map `ebpf:"connections"`
+	Flows       *ebpf.Map `ebpf:"flows"`
 	Reports     *ebpf.Map `ebpf:"reports"`
 }
 
 func (m *programMaps) Close() error {
 	return _ProgramClose(
 		m.Connections,
+		m.Flows,
 		m.Reports,
 	)
 }
@@ -150,6 +189,8 @@ func (m *programMaps) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
+	Flow     *ebpf.Variable `ebpf:"_flow"`
+	FlowKey  *ebpf.Variable `ebpf:"_flow_key"`
 	Report   *ebpf.Variable `ebpf:"_report"`
 	Bulk     *ebpf.Variable `ebpf:"bulk"`
 	Lost     *ebpf.Variable `ebpf:"lost"`
@@ -163,6 +204,8 @@ type programVariables struct {
 type programPrograms struct {
 	Closed     *ebpf.Program `ebpf:"closed"`
 	Observe    *ebpf.Program `ebpf:"observe"`
+	Sent       *ebpf.Program `ebpf:"sent"`
+	SentRaw    *ebpf.Program `ebpf:"sent_raw"`
 	Unanswered *ebpf.Program `ebpf:"unanswered"`
 }
 
@@ -170,6 +213,8 @@ func (p *programPrograms) Close() error {
 	return _ProgramClose(
 		p.Closed,
 		p.Observe,
+		p.Sent,
+		p.SentRaw,
 		p.Unanswered,
 	)
 }
