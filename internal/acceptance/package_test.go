@@ -90,6 +90,11 @@ func TestPackage(t *testing.T) {
 			t.Errorf("the package of the laboratory lacks %s:\n%s", want, of)
 		}
 	}
+	for _, link := range packagedLinks(t, list) {
+		if !regexp.MustCompile(`(?m) \./usr/share/doc/tabane/` + regexp.QuoteMeta(link) + `/?$`).MatchString(list + of) {
+			t.Errorf("the packages lack %s, which a document of tabane links to", link)
+		}
+	}
 	for line := range strings.Lines(list) {
 		name := line[strings.LastIndex(line, " ")+1:]
 		if !strings.HasSuffix(name, "/\n") && strings.Contains(of, " "+name) {
@@ -107,6 +112,46 @@ func TestPackage(t *testing.T) {
 	output(t, exec.Command("sed", "-i", "s|/etc/tabane/gw.key|"+key+"|", filepath.Join(root, "etc/tabane/gateway.yaml.example")))
 	for _, role := range []string{"asbr", "edge", "gateway", "proxy", "reflector"} {
 		output(t, exec.Command(program, "check", "-c", filepath.Join(root, "etc/tabane", role+".yaml.example")))
+	}
+}
+
+// packagedLinks are what the documents in a package's list link to, relative to the checkout.
+func packagedLinks(t *testing.T, list string) (all []string) {
+	t.Helper()
+	link := regexp.MustCompile(`\]\(([^)#\s:]+)(?:#[^)]*)?\)`)
+	for _, page := range regexp.MustCompile(`(?m) \./usr/share/doc/tabane/(.*\.md)$`).FindAllStringSubmatch(list, -1) {
+		b, err := os.ReadFile("../../" + page[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range link.FindAllSubmatch(b, -1) {
+			all = append(all, filepath.Join(filepath.Dir(page[1]), string(to[1])))
+		}
+	}
+	if len(all) < 100 {
+		t.Errorf("only %q are linked to", all)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// TestPackageVersions: of two commits, the later one's package is the newer version, and one make
+// leaves one package to install.
+func TestPackageVersions(t *testing.T) {
+	t.Parallel()
+	programs.Need(t, "dpkg-deb")
+	out := t.TempDir()
+	var versions []string
+	for _, of := range []struct{ commit, seconds string }{{"fedcba9", "1700000000"}, {"0123456", "1700000060"}} {
+		buildPackages(t, of.commit, placeholders(t), out, "SOURCE_DATE_EPOCH="+of.seconds)
+		found, err := filepath.Glob(filepath.Join(out, "*_*.deb"))
+		if err != nil || len(found) != 2 {
+			t.Fatalf("built %q, %v", found, err)
+		}
+		versions = append(versions, strings.TrimSpace(output(t, exec.Command("dpkg-deb", "-f", found[1], "Version"))))
+	}
+	if err := exec.Command("dpkg", "--compare-versions", versions[0], "lt", versions[1]).Run(); err != nil {
+		t.Errorf("%q is not older than %q", versions[0], versions[1])
 	}
 }
 
