@@ -41,6 +41,7 @@ func TestRoutesOfAnotherProgram(t *testing.T) {
 		l.eventually(want, 5*time.Second, l.contains(true, want, "server", program, "status", "--json", "edge"))
 	}
 	status(`"ready":false`)
+	status(`"best_paths":"leave"`)
 	l.ip("server", "route add fc00:1::/32 via 2001:db8:1::1 dev lan; route add fc00:2::/32 via 2001:db8:1::2 dev lan; route add "+a+"; route add "+b)
 	status(`"ready":true,"degraded":false`)
 	wait := l.stream("8s", 8)
@@ -54,7 +55,7 @@ func TestRoutesOfAnotherProgram(t *testing.T) {
 		return !there, sockets
 	})
 	t.Logf("the subflow ended after %s", time.Since(withdrawn).Round(time.Millisecond))
-	status(`egress peer transit-a has no EPE Route`)
+	status(`egress peer transit-a has no EPE Route: add one to table 101`)
 	if out, err := netnstest.TryIP(t, l.namespace("server"), "route get 2001:db8:c::10 from 2001:db8:1::a"); err == nil {
 		t.Errorf("a packet from the EPE address of transit-a would go: %s", out)
 	}

@@ -811,6 +811,9 @@ func (e *Edge) Status() any {
 		BestPaths: cmp.Or(e.config.BestPaths, InstallBestPaths), Control: control.Path(e.config.Control, "edge"),
 		Paths: PathStatus{Manager: e.config.MPTCP.manager()},
 	}
+	if e.config.Routes == KernelRoutes {
+		s.BestPaths = LeaveBestPaths
+	}
 	if e.paths != nil {
 		s.Paths.Status = e.paths.Status()
 	}
@@ -844,7 +847,11 @@ func (e *Edge) Status() any {
 		for _, p := range e.egress.peers {
 			s.Peers = append(s.Peers, e.egress.status(p))
 			if p.reachable() == 0 {
-				peers = append(peers, fmt.Sprintf("egress peer %s has no EPE Route", p.Name))
+				reason := fmt.Sprintf("egress peer %s has no EPE Route", p.Name)
+				if e.config.Routes == KernelRoutes {
+					reason += fmt.Sprintf(": add one to table %d", p.Table)
+				}
+				peers = append(peers, reason)
 			}
 		}
 		report.NeedOne(len(e.egress.peers), peers)
