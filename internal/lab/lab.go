@@ -261,7 +261,7 @@ func (l *Lab) takeOver(ctx context.Context) error {
 		return err
 	}
 	if old.condition() != Stale {
-		return fmt.Errorf("lab %q is running (pid %d): tabane lab down %s", l.name, old.pid(), l.name)
+		return fmt.Errorf("lab %q is running (pid %d): choose another with --name, or end it with tabane lab down %s", l.name, old.pid(), l.name)
 	}
 	l.log.Info("remove stale lab", "name", l.name, "since", old.Since)
 	if err := teardown(ctx, old); err != nil {

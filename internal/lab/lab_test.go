@@ -481,7 +481,7 @@ func TestCancel(t *testing.T) {
 func TestNameTaken(t *testing.T) {
 	o := options(t, "taken", labtest.Plain())
 	start(t, o)
-	want := fmt.Sprintf("lab %q is running (pid %d): tabane lab down %s", o.Name, os.Getpid(), o.Name)
+	want := fmt.Sprintf("lab %q is running (pid %d): choose another with --name, or end it with tabane lab down %s", o.Name, os.Getpid(), o.Name)
 	if _, err := Up(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
