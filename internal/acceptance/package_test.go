@@ -405,7 +405,7 @@ func files(t *testing.T, root string) map[string]bool {
 func TestUnits(t *testing.T) {
 	for name, capabilities := range map[string]string{
 		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF CAP_PERFMON",
-		"gateway": "CAP_BPF CAP_NET_ADMIN CAP_NET_RAW CAP_PERFMON", "proxy": "CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "reflector": "CAP_NET_BIND_SERVICE",
+		"gateway": "CAP_BPF CAP_NET_ADMIN CAP_NET_RAW CAP_PERFMON CAP_NET_BIND_SERVICE", "proxy": "CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "reflector": "CAP_NET_BIND_SERVICE",
 	} {
 		b, err := os.ReadFile("../../deploy/systemd/tabane-" + name + ".service")
 		if err != nil {

@@ -26,7 +26,8 @@ type Config struct {
 	// Key is the file of the private key, which tabane gateway key makes. Only its owner may be
 	// able to read it. A relative path is relative to the configuration file. Example: gw.key
 	Key string `yaml:"key"`
-	// Listen is the UDP port of all paths. Default: 4790
+	// Listen is the UDP port of all paths. A network that lets only a few ports pass may let 443,
+	// which HTTP/3 has. Default: 4790
 	Listen uint16 `yaml:"listen,omitempty"`
 	// Role is what the gateway is in an alliance, whose hosts share their lines: home-agent, leader
 	// or member. docs/shake.md describes them. Default: it is in none
@@ -433,6 +434,8 @@ func (d *Discipline) ratio(faults *fault.List, paths int) []int {
 // The defaults of a Config.
 const (
 	defaultListen = 4790
+	// firstUserPort is the default of net.ipv4.ip_unprivileged_port_start.
+	firstUserPort = 1024
 	// DefaultInterface is the interface of the tunnel.
 	DefaultInterface = "tabane0"
 )
@@ -440,6 +443,10 @@ const (
 // Port returns the UDP port of all paths.
 func (c *Config) Port() uint16       { return cmp.Or(c.Listen, defaultListen) }
 func (c *Config) tunnelName() string { return cmp.Or(c.Tunnel.Interface, DefaultInterface) }
+
+// LowPort reports whether the port needs CAP_NET_BIND_SERVICE, also while the gateway runs: an
+// interface that comes back gets a socket of its own.
+func (c *Config) LowPort() bool { return c.Port() < firstUserPort }
 
 const (
 	// minMTU is the smallest MTU of IPv6 (RFC 8200 section 5), maxMTU what fits an IPv4 packet with

@@ -113,7 +113,7 @@ type Descriptor struct {
 	// Endpoints is set if the daemon also owns the MPTCP endpoints of its network namespace.
 	Endpoints bool
 	// Keeps are the capabilities that the daemon needs once it has started, besides those of its
-	// eBPF programs. It drops all others.
+	// eBPF programs and of a privileged port. It drops all others.
 	Keeps []privilege.Capability
 	// HandsOver is set if the daemon can be replaced by another process while it runs.
 	HandsOver bool
@@ -128,6 +128,7 @@ type Descriptor struct {
 	host       func(*Sections) Host
 	summary    func(*Sections) string
 	programs   func(*Sections) bool
+	lowPort    func(*Sections) bool
 	start      func(context.Context, *Sections, Options) (Machine, error)
 	reload     func(Machine, *Sections) ([]string, error)
 }
@@ -145,6 +146,9 @@ type typed[C any] struct {
 	summary func(*C) string
 	// programs reports whether the daemon keeps eBPF programs; nil if never.
 	programs func(*C) bool
+	// lowPort reports whether the daemon opens sockets with a privileged port while it runs; nil if
+	// never, or if Keeps has the capability always.
+	lowPort func(*C) bool
 	// start creates the Machine without changing the kernel; nil if another verb starts the
 	// daemon, or a program that gives it to StartedBy.
 	start func(context.Context, C, Options) (Machine, error)
@@ -168,6 +172,9 @@ func describe[C any, P interface {
 	d.summary = func(s *Sections) string { return t.summary(*t.field(s)) }
 	if t.programs != nil {
 		d.programs = func(s *Sections) bool { return t.programs(*t.field(s)) }
+	}
+	if t.lowPort != nil {
+		d.lowPort = func(s *Sections) bool { return t.lowPort(*t.field(s)) }
 	}
 	if t.status != nil {
 		d.status = func(s *Sections) *netip.AddrPort { return t.status(*t.field(s)) }
@@ -204,10 +211,14 @@ func (d Descriptor) In(s *Sections) Section { return d.section(s) }
 // Kept returns the capabilities that the daemon needs once it has started. s must include the
 // daemon's section.
 func (d Descriptor) Kept(s *Sections) []privilege.Capability {
+	kept := slices.Clone(d.Keeps)
 	if d.programs != nil && d.programs(s) {
-		return append(slices.Clone(d.Keeps), privilege.BPF)
+		kept = append(kept, privilege.BPF)
 	}
-	return d.Keeps
+	if d.lowPort != nil && d.lowPort(s) {
+		kept = append(kept, privilege.BindPort)
+	}
+	return kept
 }
 
 // DefaultStatus returns the default address of the daemon's status, which is invalid for a daemon

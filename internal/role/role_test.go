@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/kernel/privilege"
 )
 
 // TestTable checks that each descriptor is complete and that ports and protocols are unique.
@@ -85,5 +88,20 @@ func TestTable(t *testing.T) {
 	}
 	if _, ok := Named("nobody"); ok {
 		t.Error("nobody is a daemon")
+	}
+}
+
+// TestKept: a gateway that listens at a privileged port opens it again whenever an interface comes
+// back.
+func TestKept(t *testing.T) {
+	d, _ := Named(Gateway)
+	for port, want := range map[uint16]bool{0: false, 443: true, 1023: true, 1024: false} {
+		kept := d.Kept(&Sections{Gateway: &gateway.Config{Listen: port}})
+		if slices.Contains(kept, privilege.BindPort) != want {
+			t.Errorf("a gateway at port %d keeps %v", port, kept)
+		}
+		if slices.Contains(d.Keeps, privilege.BindPort) {
+			t.Fatal("the table has changed")
+		}
 	}
 }

@@ -201,6 +201,7 @@ rejected and the running configuration stays.`,
 			return fmt.Sprintf("%s, %s", quantity(len(c.Paths), "path"), quantity(len(c.Peers), "peer"))
 		},
 		programs: (*gateway.Config).Programs,
+		lowPort:  (*gateway.Config).LowPort,
 		start: func(_ context.Context, c gateway.Config, o Options) (Machine, error) {
 			return gateway.New(gateway.Options{Config: c, Keep: o.Keep, Log: o.Log})
 		},
