@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// joinPort is the UDP port of the tunnel, and of the exchange before it. The TCP port of the
-	// speed test has the same number.
+	// joinPort is the UDP port of the tunnel, and of the exchange before it, unless another one is
+	// named. The TCP port of the speed test has the same number.
 	joinPort = 4790
 	// resend is the time between two copies of the first message of a join, joinLimit how long the
 	// answer is waited for, and linger how long it is repeated.
@@ -52,6 +52,8 @@ type setupFlags struct {
 	noIPv6      bool
 	// prefix is a public prefix that is routed to the host.
 	prefix string
+	// port is the UDP port of the tunnel at a VPS.
+	port uint16
 }
 
 func (f *setupFlags) add(c *cobra.Command) {
@@ -96,7 +98,7 @@ func untilHangup(ctx context.Context) (context.Context, context.CancelFunc) {
 // find examines the host.
 func (f *setupFlags) find(what string) (*setup.Host, setup.Files, error) {
 	files := setup.Files{Dir: f.dir}
-	choice := setup.Choice{LAN: f.lan, NoLAN: f.noLAN, HideLAN: f.hideLAN, NoIPv6: f.noIPv6}
+	choice := setup.Choice{LAN: f.lan, NoLAN: f.noLAN, HideLAN: f.hideLAN, NoIPv6: f.noIPv6, Port: f.port}
 	for _, text := range f.lines {
 		name, router, given := strings.Cut(text, "=")
 		l := setup.Link{Name: name}
@@ -269,18 +271,23 @@ func (a *App) gatewayInitCommand(r role.Descriptor) *cobra.Command {
 works once, within ten minutes, while this command waits. Then init writes the configuration with the site's key and addresses, and
 starts the gateway: as the package's unit, or as a process where systemd does not run. It prints what it will do, and asks.
 
-IPv6 of the site is carried if this host has it, and leaves with the address of this host. UDP port 4790 has to be reachable. The
-default route and the addresses of this host do not change.
+IPv6 of the site is carried if this host has it, and leaves with the address of this host. UDP port 4790 has to be reachable, or the
+one that --port names: networks that let only a few ports pass often let 443. The default route and the addresses of this host do not
+change.
 
 Where a public prefix of IPv6 is routed to this host, a DHCP client has got it or --prefix names it, each site gets a part of it: /60,
 or /64 where it has less than 256 of those. Another site: tabane gateway invite.`,
 		Example: `  tabane gateway init --vps
   tabane gateway init --vps --dry-run
-  tabane gateway init --vps --address 203.0.113.7   # a VPS behind NAT`,
+  tabane gateway init --vps --address 203.0.113.7   # a VPS behind NAT
+  tabane gateway init --vps --port 443              # for sites whose lines let only few ports pass`,
 		Args: Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !vps {
 				return Usage(c, errors.New("give --vps: a site with several lines uses tabane gateway join"))
+			}
+			if f.port == 0 {
+				return Invalid("--port", "0", "a UDP port from 1 to 65535")
 			}
 			return a.gatewayInit(c.Context(), r, &f, address)
 		},
@@ -289,6 +296,7 @@ or /64 where it has less than 256 of those. Another site: tabane gateway invite.
 	f.noLAN = true
 	c.Flags().BoolVar(&vps, "vps", false, "set up a VPS, which a site reaches the Internet through")
 	addressFlag(c, &address)
+	c.Flags().Uint16Var(&f.port, "port", joinPort, "the UDP `port` of the tunnel")
 	c.Flags().StringVar(&f.prefix, "prefix", "", "a public `prefix` of IPv6 that is routed to this host, for its sites")
 	return c
 }
@@ -352,14 +360,14 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		}
 	}
 	if h.Filtered {
-		lines = append(lines, fmt.Sprintf("(its firewall drops packets of a gateway: port %d is opened while this command runs)", joinPort))
+		lines = append(lines, fmt.Sprintf("(its firewall drops packets of a gateway: port %d is opened while this command runs)", f.port))
 	}
 	if ok, err := a.confirm(ctx, f, what, lines); !ok {
 		return err
 	}
 	ctx, stop := untilHangup(ctx)
 	defer stop()
-	at, err := tunnelPort(what)
+	at, err := tunnelPort(what, f.port)
 	if err != nil {
 		return err
 	}
@@ -372,7 +380,7 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		if err != nil {
 			return err
 		}
-		invitation, err := join.Invite(own.Public(), joinPort, addresses, rand.Reader)
+		invitation, err := join.Invite(own.Public(), f.port, addresses, rand.Reader)
 		if err != nil {
 			return err
 		}
@@ -394,10 +402,10 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 }
 
 // tunnelPort returns a socket with the port of the tunnel, which another program may have.
-func tunnelPort(what string) (*net.UDPConn, error) {
-	at, err := net.ListenUDP("udp", &net.UDPAddr{Port: joinPort})
+func tunnelPort(what string, port uint16) (*net.UDPConn, error) {
+	at, err := net.ListenUDP("udp", &net.UDPAddr{Port: int(port)})
 	if err != nil {
-		return nil, &Failure{What: what, Why: err, Do: fmt.Sprintf("stop what uses UDP port %d", joinPort)}
+		return nil, &Failure{What: what, Why: err, Do: fmt.Sprintf("stop what uses UDP port %d", port)}
 	}
 	return at, nil
 }
@@ -473,7 +481,7 @@ func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host, lifetime t
 		case errors.Is(err, os.ErrDeadlineExceeded) && host.Done():
 			return at.Close()
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("no site has joined within %.0f minutes: the line is void; see that UDP port %d is open, and run the command again", lifetime.Minutes(), joinPort)
+			return fmt.Errorf("no site has joined within %.0f minutes: the line is void; see that UDP port %d is open, and run the command again", lifetime.Minutes(), at.LocalAddr().(*net.UDPAddr).Port)
 		case err != nil:
 			continue // an ICMP error about an answer
 		}
@@ -575,7 +583,7 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if ok, err := a.confirm(ctx, f, what, lines); !ok {
 		return err
 	}
-	at, err := tunnelPort(what)
+	at, err := tunnelPort(what, joinPort)
 	if err != nil {
 		return err
 	}

@@ -30,11 +30,13 @@ type Choice struct {
 	// Routed is a public prefix of IPv6 that is routed to the host, which is looked for if it is
 	// not valid.
 	Routed netip.Prefix
+	// Port is the UDP port of the tunnel at a VPS, 0 for the default.
+	Port uint16
 }
 
 // Find examines this host, in the network namespace of the calling thread. It changes nothing.
 func Find(choice Choice) (*Host, error) {
-	h := &Host{Parameters: map[string]string{}, HideLAN: choice.HideLAN}
+	h := &Host{Parameters: map[string]string{}, HideLAN: choice.HideLAN, Port: choice.Port}
 	h.Name, _ = os.Hostname()
 	links, err := netlink.LinkList()
 	if err != nil {

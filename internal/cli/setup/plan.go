@@ -123,6 +123,8 @@ type Host struct {
 	// Unique is a prefix of IPv6 for local use that is this host's own. Routed is a public one that
 	// is routed to it, and that its sites get parts of; none if it is not valid.
 	Unique, Routed netip.Prefix
+	// Port is the UDP port of the tunnel at a VPS, 0 for the default.
+	Port uint16
 	// Gateway is the configuration of a VPS that has sites; nil before the first one.
 	Gateway *gateway.Config
 	// Filtered: a firewall of this host would drop packets of a gateway.
@@ -164,7 +166,7 @@ func networks(links []Link) []netip.Prefix {
 
 // passages are what a gateway of this host would carry, whether for a LAN or for a site.
 func (h *Host) passages() []nft.Passage {
-	c := gateway.Config{Masquerade: true, Peers: []gateway.Peer{{Prefixes: []netip.Prefix{tunnels}}}}
+	c := gateway.Config{Listen: h.Port, Masquerade: true, Peers: []gateway.Peer{{Prefixes: []netip.Prefix{tunnels}}}}
 	for _, l := range h.LAN {
 		c.LAN.Interfaces = append(c.LAN.Interfaces, l.Name)
 	}
@@ -427,6 +429,9 @@ func (p *Peer) site() gateway.Peer {
 // to carry that also of later ones.
 func VPS(h *Host, f Files, peer Peer) ([]Step, error) {
 	c := gateway.Config{Masquerade: true, Peers: []gateway.Peer{peer.site()}}
+	if h.Port != c.Port() {
+		c.Listen = h.Port
+	}
 	c.Tunnel.Addresses = []netip.Prefix{single(peer.Answer.Gateway)}
 	if at := h.gateway6(); at.IsValid() {
 		c.Tunnel.Addresses = append(c.Tunnel.Addresses, single(at))

@@ -98,6 +98,19 @@ start tabane gateway -c /etc/tabane/gateway.yaml / stop tabane gateway (process 
 	if steps, err := VPS(filtered, f, peer); err != nil || !slices.ContainsFunc(steps, func(s Step) bool { return s.File != nil && strings.Contains(s.File.Text, "firewall: manage") }) {
 		t.Errorf("behind a firewall: %v, %v", steps, err)
 	}
+	for port, want := range map[uint16]bool{0: false, 4790: false, 443: true} {
+		other := site()
+		other.Port = port
+		steps, err := VPS(other, f, peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range steps {
+			if s.File != nil && s.File.Path == f.Config() && strings.Contains(s.File.Text, "listen: 443") != want {
+				t.Errorf("with port %d:\n%s", port, s.File.Text)
+			}
+		}
+	}
 	none := site()
 	none.Lines = nil
 	if _, err := Site(none, f, peer); err == nil || !strings.Contains(err.Error(), "--line") {
