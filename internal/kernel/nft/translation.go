@@ -20,9 +20,10 @@ import (
 	"github.com/tabane/tabane/internal/base/feature"
 )
 
-// Translation is a table of its owner's that masquerades packets with some sources. To sources that
-// are kept, it forwards only packets of connections that these have begun. Its fields do not change
-// once it is in use.
+// Translation is a table of its owner's that masquerades packets with some sources, and drops those
+// of them that the kernel does not translate, because they belong to no connection: they would leave
+// with a private source. To sources that are kept, it forwards only packets of connections that
+// these have begun. Its fields do not change once it is in use.
 type Translation struct {
 	// Table is its name, in the family inet. Whatever else is in a table of that name is removed.
 	Table string
@@ -42,6 +43,8 @@ type Translation struct {
 const (
 	linksChain   = "postrouting"
 	sourcesChain = "sources"
+	leavingChain = "leaving"
+	invalidChain = "untranslated"
 	inboundChain = "forward"
 	keptChain    = "kept"
 )
@@ -111,15 +114,30 @@ func (t *Translation) sources() []line {
 	return list
 }
 
+// tracked matches packets with one of the states of connection tracking.
+func tracked(states uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(states), Xor: binaryutil.NativeEndian.PutUint32(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
+	}
+}
+
+// untranslated returns the rules that drop packets which belong to no connection, such as the last
+// ones of a connection that was forgotten: chains of type nat do not see them.
+func (t *Translation) untranslated() []line {
+	var list []line
+	for _, f := range sourceFamilies {
+		match := append(tracked(expr.CtStateBitINVALID), f.in()...)
+		list = append(list, line{fmt.Sprintf("ct state invalid %s saddr @%s drop", f.word, f.set), append(match, &expr.Verdict{Kind: expr.VerdictDrop})})
+	}
+	return list
+}
+
 // kept returns the rules that drop packets to addresses which are kept.
 func (t *Translation) kept() []line {
 	const known = expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED
-	list := []line{{"ct state established,related return", []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(known), Xor: binaryutil.NativeEndian.PutUint32(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
-		&expr.Verdict{Kind: expr.VerdictReturn},
-	}}}
+	list := []line{{"ct state established,related return", append(tracked(known), &expr.Verdict{Kind: expr.VerdictReturn})}}
 	for _, f := range keptFamilies {
 		list = append(list, line{fmt.Sprintf("%s daddr @%s drop", f.word, f.set), append(f.in(), &expr.Verdict{Kind: expr.VerdictDrop})})
 	}
@@ -136,7 +154,10 @@ func (t *Translation) families() []family {
 
 // chains returns the rules of the chains.
 func (t *Translation) chains() map[string][]line {
-	all := map[string][]line{linksChain: t.links(expr.MetaKeyOIFNAME, sourcesChain), sourcesChain: t.sources()}
+	all := map[string][]line{
+		linksChain: t.links(expr.MetaKeyOIFNAME, sourcesChain), sourcesChain: t.sources(),
+		leavingChain: t.links(expr.MetaKeyOIFNAME, invalidChain), invalidChain: t.untranslated(),
+	}
 	if len(t.Kept) > 0 {
 		all[inboundChain], all[keptChain] = t.links(expr.MetaKeyIIFNAME, keptChain), t.kept()
 	}
@@ -146,6 +167,7 @@ func (t *Translation) chains() map[string][]line {
 // bases are the base chains: their types, hooks and priorities.
 var bases = map[string]nftables.Chain{
 	linksChain:   {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource},
+	leavingChain: {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityFilter},
 	inboundChain: {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter},
 }
 

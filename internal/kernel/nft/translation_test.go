@@ -3,11 +3,13 @@ package nft
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
@@ -57,6 +59,61 @@ func TestTranslation(t *testing.T) {
 	netnstest.Do(t, router, func() error { return errors.Join(Delete("tabane-test"), Delete("tabane-test")) })
 	if got := exchange(t, host, server, "203.0.113.2"); got != netip.MustParseAddr(own4) {
 		t.Errorf("after the table was deleted, the server sees %v", got)
+	}
+}
+
+// TestTranslationLeaksNothing: packets of no connection, which the kernel does not translate, do not
+// leave.
+func TestTranslationLeaksNothing(t *testing.T) {
+	host, router, server := netnstest.New(t), netnstest.New(t), netnstest.New(t)
+	for _, c := range []struct{ namespace, commands string }{
+		{router, "link add in type veth peer name eth0 netns " + host}, {router, "link add out type veth peer name eth0 netns " + server},
+		{host, "link set eth0 up; -4 addr add 192.168.1.2/24 dev eth0; -4 route add default via 192.168.1.1"},
+		{router, "link set in up; link set out up; -4 addr add 192.168.1.1/24 dev in; -4 addr add 203.0.113.1/24 dev out"},
+		{server, "link set eth0 up; -4 addr add 203.0.113.2/24 dev eth0"},
+	} {
+		if _, err := netnstest.TryIP(t, c.namespace, c.commands); err != nil {
+			t.Fatalf("%s: %v", c.commands, err)
+		}
+	}
+	for _, sources := range []string{"10.0.0.0/8", "192.168.0.0/16"} {
+		tr := Translation{Table: "tabane-test", Links: []string{"out"}, Sources: []netip.Prefix{netip.MustParsePrefix(sources)}}
+		netnstest.Do(t, router, func() error { return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), tr.Set()) })
+		var at net.PacketConn
+		netnstest.Do(t, server, func() (err error) { at, err = net.ListenPacket("ip4:tcp", "203.0.113.2"); return err })
+		netnstest.Do(t, host, func() error {
+			c, err := net.Dial("ip4:tcp", "203.0.113.2")
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			reset := make([]byte, 20) // RST of a connection that the router does not know
+			reset[1], reset[3], reset[12], reset[13] = 9, 9, 5<<4, 4
+			_, err = c.Write(reset)
+			return err
+		})
+		want := 1
+		if sources == "192.168.0.0/16" {
+			want = 0
+			if got := exchange(t, host, server, "203.0.113.2"); got != netip.MustParseAddr("203.0.113.1") {
+				t.Errorf("server sees %v", got)
+			}
+		}
+		count := 0
+		for b := make([]byte, 100); ; count++ {
+			wait := time.Second
+			if count >= want {
+				wait = 10 * time.Millisecond // the exchange has arrived after it
+			}
+			_ = at.SetReadDeadline(time.Now().Add(wait))
+			if _, _, err := at.ReadFrom(b); err != nil {
+				break
+			}
+		}
+		at.Close()
+		if count != want {
+			t.Errorf("with sources %s, %d packets of no connection leave, want %d", sources, count, want)
+		}
 	}
 }
 
