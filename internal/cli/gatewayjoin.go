@@ -568,6 +568,7 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if err != nil {
 		return err
 	}
+	invitation.Addresses = h.Reach(invitation.Addresses)
 	peer := setup.Peer{Answer: unknown, At: invitation}
 	steps, err := setup.Site(h, files, peer)
 	if err != nil {

@@ -292,6 +292,19 @@ func (s *Status) explain(lines []dataplane.PathStatus) {
 	}
 }
 
+// Translated returns the IPv6 address that a line with NAT64 reaches an IPv4 address at, by the
+// well-known prefix, which is for public addresses only (RFC 6052 sections 2.1 and 3.1).
+func Translated(a netip.Addr) (netip.Addr, bool) {
+	if !a.Is4() || !a.IsGlobalUnicast() || a.IsPrivate() || sharedSpace.Contains(a) {
+		return netip.Addr{}, false
+	}
+	four := a.As4()
+	return netip.AddrFrom16([16]byte{1: 0x64, 2: 0xff, 3: 0x9b, 12: four[0], 13: four[1], 14: four[2], 15: four[3]}), true
+}
+
+// sharedSpace is that of carriers' NATs (RFC 6598).
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
+
 // explainRoutes says which paths have no answer because no route leads to the peer through their
 // interface. routed is the kernel's answer for packets of the tunnel.
 func (s *Status) explainRoutes(c *Config, addresses map[string][]netip.Addr, routed func(netip.Addr, string, uint32) (bool, error)) {
@@ -307,8 +320,15 @@ func (s *Status) explainRoutes(c *Config, addresses map[string][]netip.Addr, rou
 			ok, err := routed(e.Addr(), s.Lines[line].Interface, SocketMark)
 			return ok || err != nil // nothing is known
 		}
-		if len(endpoints) > 0 && !slices.ContainsFunc(endpoints, leads) {
-			p.Reason = fmt.Sprintf("no route through %q: add a default route with a metric, or `via`", s.Lines[line].Interface)
+		if len(endpoints) == 0 || slices.ContainsFunc(endpoints, leads) {
+			continue
+		}
+		p.Reason = fmt.Sprintf("no route through %q: add a default route with a metric, or `via`", s.Lines[line].Interface)
+		for _, e := range endpoints {
+			if at, ok := Translated(e.Addr()); ok && leads(netip.AddrPortFrom(at, e.Port())) {
+				p.Reason = fmt.Sprintf("%q has a route of IPv6 only, and the peer no endpoint of IPv6: if the line has NAT64, add the endpoint %q", s.Lines[line].Interface, netip.AddrPortFrom(at, e.Port()))
+				break
+			}
 		}
 	}
 }

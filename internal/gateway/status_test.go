@@ -36,6 +36,22 @@ func TestExplainRoutes(t *testing.T) {
 	}
 }
 
+// TestExplainNAT64: a line without IPv4 does not need a route of it, but an endpoint of IPv6.
+func TestExplainNAT64(t *testing.T) {
+	only6 := func(dst netip.Addr, _ string, _ uint32) (bool, error) { return dst.Is6(), nil }
+	for endpoint, want := range map[Endpoint]string{
+		"192.0.2.1:4790":     `"wwan0" has a route of IPv6 only, and the peer no endpoint of IPv6: if the line has NAT64, add the endpoint "[64:ff9b::c000:201]:4790"`,
+		"10.0.0.1:4790":      "no route through \"wwan0\": add a default route with a metric, or `via`",
+		"[2001:db8::1]:4790": "",
+	} {
+		s := Status{Lines: []Line{{Name: "lte", Interface: "wwan0"}}, Paths: []PathStatus{{Peer: "hq", Path: "lte", Line: "lte", State: stateUnproven}}}
+		s.explainRoutes(&Config{Peers: []Peer{{Name: "hq", Endpoints: []Endpoint{endpoint}}}}, nil, only6)
+		if got := s.Paths[0].Reason; got != want {
+			t.Errorf("%s: %q, want %q", endpoint, got, want)
+		}
+	}
+}
+
 // TestNothingToShow: what a gateway outside of an alliance and a line in use all the time have not
 // is empty, so that it takes no column of a table.
 func TestNothingToShow(t *testing.T) {

@@ -205,11 +205,28 @@ func public(list []netip.Prefix) (addresses []netip.Addr) {
 	return addresses
 }
 
+// only6 reports whether a line has no IPv4.
+func (l Link) only6() bool { return len(l.Addresses) == 0 && !l.Via.Is4() }
+
+// Reach returns the addresses of a peer, and those that a line without IPv4 reaches it at if the
+// line has NAT64, unless the peer has IPv6 itself.
+func (h *Host) Reach(all []netip.Addr) []netip.Addr {
+	if !slices.ContainsFunc(h.Lines, Link.only6) || slices.ContainsFunc(all, netip.Addr.Is6) {
+		return all
+	}
+	list := slices.Clone(all)
+	for _, a := range all {
+		if at, ok := gateway.Translated(a); ok {
+			list = append(list, at)
+		}
+	}
+	return list
+}
+
 // reachable returns the addresses of a peer that the host's lines reach: those of IPv6 only if a
 // line has no IPv4, because packets are smaller with them.
 func (h *Host) reachable(all []netip.Addr) []netip.Addr {
-	only6 := func(l Link) bool { return len(l.Addresses) == 0 && !l.Via.Is4() }
-	list := slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return a.Is6() && !slices.ContainsFunc(h.Lines, only6) })
+	list := slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return a.Is6() && !slices.ContainsFunc(h.Lines, Link.only6) })
 	if len(list) == 0 {
 		return all
 	}

@@ -118,6 +118,26 @@ start tabane gateway -c /etc/tabane/gateway.yaml / stop tabane gateway (process 
 	}
 }
 
+// TestReach: a line without IPv4 reaches a VPS without IPv6 by NAT64; nothing else is tried.
+func TestReach(t *testing.T) {
+	four, private, six := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("2001:db8::1")
+	mobile := site()
+	mobile.Lines = append(mobile.Lines, Link{Name: "wwan0", Internet6: true, Addresses6: at("2001:db8:b::2/64")})
+	for _, tt := range []struct {
+		h         *Host
+		all, want []netip.Addr
+	}{
+		{site(), []netip.Addr{four}, []netip.Addr{four}},
+		{mobile, []netip.Addr{four, private}, []netip.Addr{four, private, netip.MustParseAddr("64:ff9b::203.0.113.1")}},
+		{mobile, []netip.Addr{four, six}, []netip.Addr{four, six}},
+	} {
+		all := tt.h.Reach(tt.all)
+		if got := tt.h.reachable(all); !slices.Equal(all, tt.want) || !slices.Equal(got, tt.want) {
+			t.Errorf("%v: %v, of which %v are endpoints, want %v", tt.all, all, got, tt.want)
+		}
+	}
+}
+
 // TestDecide: a site is refused if packets to its LAN would be lost, and gets addresses that are
 // free.
 func TestDecide(t *testing.T) {
