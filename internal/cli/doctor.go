@@ -289,7 +289,7 @@ func (a *App) printFindings(findings []doctor.Finding, daemons []string, all boo
 		if f.Optional {
 			meaning += " (optional)"
 		}
-		lines := wrap(meaning, statusWidth-len(start))
+		lines := Wrap(meaning, statusWidth-len(start))
 		if f.Remedy != "" {
 			lines = append(lines, "-> "+OneLine(f.Remedy))
 		}
@@ -333,9 +333,9 @@ func urgency(f doctor.Finding) int {
 	return 2
 }
 
-// wrap breaks a text between its words into lines of at most so many bytes; a longer word has a
+// Wrap breaks a text between its words into lines of at most so many bytes; a longer word has a
 // line of its own.
-func wrap(text string, width int) []string {
+func Wrap(text string, width int) []string {
 	var lines []string
 	for _, word := range strings.Fields(text) {
 		if n := len(lines) - 1; n >= 0 && len(lines[n])+1+len(word) <= width {

@@ -478,7 +478,7 @@ func printColumns(w io.Writer, indent string, columns []column, below column) er
 		}
 		lines := []string{columns[last][i]}
 		if utf8.RuneCountInString(lines[0]) > left {
-			lines = wrap(lines[0], left)
+			lines = Wrap(lines[0], left)
 		}
 		if i > 0 && i < len(below) && below[i] != "" {
 			lines = append(lines, "-> "+below[i])

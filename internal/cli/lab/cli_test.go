@@ -16,6 +16,7 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/cli/files"
 	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/lab/labrun"
 	"github.com/tabane/tabane/scenarios"
 )
@@ -207,6 +208,31 @@ func TestExamples(t *testing.T) {
 		// Not the files that an example names: a gateway's key is nobody else's.
 		if _, err := files.Parse(f, text); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestListLabsWidth: the table of labs fits into a terminal, and is not broken elsewhere.
+func TestListLabsWidth(t *testing.T) {
+	infos := []lab.Info{
+		{Name: "epe-clients", Condition: lab.Running, Scenario: "epe-clients", Nodes: strings.Fields("asbr1 asbr2 asbr3 client client-isp reflector server transit-a transit-b transit-c")},
+		{Name: "two", Condition: lab.Stale, Scenario: "gateway-pair"},
+	}
+	for width, lines := range map[int]int{0: 3, 80: 5} {
+		var b strings.Builder
+		if err := listLabs(&b, infos, width); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(b.String(), "\n"); got != lines {
+			t.Errorf("width %d: %d lines, want %d:\n%s", width, got, lines, b.String())
+		}
+		for line := range strings.Lines(b.String()) {
+			if width > 0 && len(strings.TrimRight(line, " \n")) > width {
+				t.Errorf("wider than %d: %s", width, line)
+			}
+		}
+		if strings.Count(b.String(), "transit-c") != 1 {
+			t.Errorf("width %d: nodes are missing:\n%s", width, b.String())
 		}
 	}
 }

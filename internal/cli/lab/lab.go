@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -307,22 +309,44 @@ func (a *app) labList() *cobra.Command {
 			if err != nil {
 				return &cli.Failure{What: "list labs", Why: err, Do: "run it as root"}
 			}
-			return listLabs(a.Out, infos)
+			return listLabs(a.Out, infos, cli.Width(a.Out))
 		},
 	}
 	c.Flags().BoolVar(&builtIn, "scenarios", false, "list the scenarios that come with the program instead")
 	return c
 }
 
-func listLabs(out io.Writer, infos []lab.Info) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "LAB\tSTATE\tSCENARIO\tSINCE\tNODES")
+// listLabs writes the table of labs. The names of nodes are broken so that it has width columns,
+// unless 0.
+func listLabs(out io.Writer, infos []lab.Info, width int) error {
+	const gap, least = 2, 24
+	lines := [][]string{{"LAB", "STATE", "SCENARIO", "SINCE"}}
 	for _, i := range infos {
 		since := "-"
 		if !i.Since.IsZero() {
 			since = i.Since.Local().Format(time.DateTime)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", i.Name, i.Condition, i.Scenario, since, strings.Join(i.Nodes, " "))
+		lines = append(lines, []string{i.Name, string(i.Condition), i.Scenario, since})
+	}
+	room := math.MaxInt
+	if width > 0 {
+		room = width
+		for c := range lines[0] {
+			widest := 0
+			for _, line := range lines {
+				widest = max(widest, utf8.RuneCountInString(line[c]))
+			}
+			room -= widest + gap
+		}
+		room = max(room, least)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
+	for i, line := range lines {
+		nodes := []string{"NODES"}
+		if i > 0 {
+			nodes = cli.Wrap(strings.Join(infos[i-1].Nodes, " "), room)
+		}
+		fmt.Fprintln(w, strings.Join(line, "\t")+"\t"+strings.Join(nodes, "\n"+strings.Repeat("\t", len(line))))
 	}
 	return w.Flush()
 }

@@ -105,7 +105,7 @@ func (a *app) merge(name string, parts []string, f mergeFlags) error {
 			return cli.FileFailure("write summary", f.summary, err)
 		}
 	}
-	if err := report.Table(a.Out, whole, spec); err != nil {
+	if err := report.Table(a.Out, whole, spec, cli.Width(a.Out)); err != nil {
 		return err
 	}
 	if f.out != "" {

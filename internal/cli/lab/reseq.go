@@ -173,7 +173,7 @@ func printReseq(w io.Writer, r *capture.Report, shown []*capture.Connection, mor
 	fmt.Fprintf(&b, "%s, %d packets, %d of them TCP, over %s: %s\n", cli.Quantity(len(r.Files), "file"), packets, r.Segments, short(r.Duration), cli.Quantity(len(r.Connections), "connection"))
 	for _, c := range shown {
 		b.WriteByte('\n')
-		writeConnection(&b, c)
+		writeConnection(&b, c, cli.Width(w))
 	}
 	if more > 0 {
 		fmt.Fprintf(&b, "\n%s carried less and are not shown; --all shows them\n", cli.Quantity(more, "connection"))
@@ -188,7 +188,7 @@ func printReseq(w io.Writer, r *capture.Report, shown []*capture.Connection, mor
 	return err
 }
 
-func writeConnection(b *strings.Builder, c *capture.Connection) {
+func writeConnection(b *strings.Builder, c *capture.Connection, width int) {
 	protocol := "TCP"
 	if c.Protocol == "mptcp" {
 		protocol = "MPTCP"
@@ -216,7 +216,7 @@ func writeConnection(b *strings.Builder, c *capture.Connection) {
 		default:
 			fmt.Fprintf(b, "  %s: %s in %s, %s\n", x.what, bytesOf(x.d.Bytes), short(x.d.Last-x.d.First), cli.Megabits(x.d.GoodputBps))
 			writeOrder(b, x.d)
-			writeSubflows(b, c, x.side)
+			writeSubflows(b, c, x.side, width)
 		}
 		writeChecksums(b, c, x.d.Checksums, x.side)
 	}
@@ -286,9 +286,9 @@ func writeChecksums(b *strings.Builder, c *capture.Connection, n capture.Checksu
 	}
 }
 
-func writeSubflows(b *strings.Builder, c *capture.Connection, side func(*capture.Subflow) *capture.SubflowDirection) {
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "    SUBFLOW\tCLIENT\tSERVER\tVIA\tSHARE\tBYTES\tMbit/s\tRETRANS\tREORDERED\tREINJECTED\tDUPLICATE\tDELAY\tRTT")
+// writeSubflows writes the table of subflows, in parts where it is wider than width, unless 0.
+func writeSubflows(b *strings.Builder, c *capture.Connection, side func(*capture.Subflow) *capture.SubflowDirection, width int) {
+	lines := [][]string{{"SUBFLOW", "CLIENT", "SERVER", "VIA", "SHARE", "BYTES", "Mbit/s", "RETRANS", "REORDERED", "REINJECTED", "DUPLICATE", "DELAY", "RTT"}}
 	idle := 0
 	for i := range c.Subflows {
 		s := &c.Subflows[i]
@@ -315,10 +315,19 @@ func writeSubflows(b *strings.Builder, c *capture.Connection, side func(*capture
 		if s.RTT > 0 {
 			rtt = ms(s.RTT) + " ms"
 		}
-		fmt.Fprintf(w, "    %d%s\t%s\t%s\t%s\t%.1f %%\t%s\t%.2f\t%d\t%d\t%s\t%s\t%s ms\t%s\n", s.Number, kind, s.Client, s.Server, via, 100*d.Share, bytesOf(d.Bytes), d.RateBps/1e6,
-			d.Retransmitted.Segments, d.Reordered.Segments, bytesOf(d.Reinjected), bytesOf(d.DuplicateData), ms(d.Delay.Mean), rtt)
+		lines = append(lines, []string{
+			strconv.Itoa(s.Number) + kind, s.Client.String(), s.Server.String(), via, fmt.Sprintf("%.1f %%", 100*d.Share), bytesOf(d.Bytes), fmt.Sprintf("%.2f", d.RateBps/1e6),
+			strconv.FormatUint(d.Retransmitted.Segments, 10), strconv.FormatUint(d.Reordered.Segments, 10), bytesOf(d.Reinjected), bytesOf(d.DuplicateData), ms(d.Delay.Mean) + " ms", rtt,
+		})
 	}
-	w.Flush()
+	const indent = "    "
+	for _, part := range report.Bands(lines, 1, max(0, width-len(indent))) {
+		w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+		for _, line := range part {
+			fmt.Fprintln(w, indent+strings.Join(line, "\t"))
+		}
+		w.Flush()
+	}
 	if idle > 0 {
 		fmt.Fprintf(b, "    and %s without data\n", cli.Quantity(idle, "subflow"))
 	}

@@ -147,7 +147,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if o.spec == nil {
 		return unwritten
 	}
-	if err := report.Table(a.Out, o.lab, o.spec); err != nil {
+	if err := report.Table(a.Out, o.lab, o.spec, cli.Width(a.Out)); err != nil {
 		return err
 	}
 	if o.simulated != nil {

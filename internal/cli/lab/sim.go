@@ -208,7 +208,7 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := report.Table(a.Out, r, spec); err != nil {
+	if err := report.Table(a.Out, r, spec, cli.Width(a.Out)); err != nil {
 		return err
 	}
 	fmt.Fprintf(a.Out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))

@@ -53,7 +53,7 @@ func routesResult() (*scenario.Spec, result.Result) {
 func TestRoutesTable(t *testing.T) {
 	spec, r := routesResult()
 	var b bytes.Buffer
-	if err := Table(&b, r, spec); err != nil {
+	if err := Table(&b, r, spec, 0); err != nil {
 		t.Fatal(err)
 	}
 	want := `PATTERN  ROUTERS           EPE ROUTE (ms)  BEST PATH (ms)  SUBFLOW (ms)  ASBR RECVD (ms)  REFLECTOR (ms)  ASBR+SERVER (ms)        TRIALS

@@ -75,7 +75,7 @@ func TestTableWithEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	if err := Table(&b, r, spec); err != nil {
+	if err := Table(&b, r, spec, 0); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), b.String()); diff != "" {

@@ -104,7 +104,7 @@ func TestOwnFigures(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	if err := Table(&b, r, spec); err != nil || !strings.Contains(b.String(), "RESEQ DELAY (ms)  MAX BURST") {
+	if err := Table(&b, r, spec, 0); err != nil || !strings.Contains(b.String(), "RESEQ DELAY (ms)  MAX BURST") {
 		t.Errorf("table: %v\n%s", err, b.String())
 	}
 }

@@ -126,7 +126,7 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	if err := Table(&b, r, spec); err != nil {
+	if err := Table(&b, r, spec, 0); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), b.String()); diff != "" {
@@ -137,7 +137,7 @@ func TestTable(t *testing.T) {
 func TestTableShowsRangeOfTrials(t *testing.T) {
 	r, spec, _ := made(t, 3)
 	var b strings.Builder
-	if err := Table(&b, r, spec); err != nil {
+	if err := Table(&b, r, spec, 0); err != nil {
 		t.Fatal(err)
 	}
 	if header, _, _ := strings.Cut(b.String(), "\n"); !strings.Contains(header, "MIN TO MAX") {
@@ -153,7 +153,7 @@ func TestTableWithoutBaselineAndLimits(t *testing.T) {
 	}
 	judge(t, &r, spec)
 	var b strings.Builder
-	if err := Table(&b, r, spec); err != nil {
+	if err := Table(&b, r, spec, 0); err != nil {
 		t.Fatal(err)
 	}
 	if header, _, _ := strings.Cut(b.String(), "\n"); header != "PATTERN  TRAFFIC  TRANSPORT  GOODPUT (Mbit/s)" {
@@ -164,7 +164,7 @@ func TestTableWithoutBaselineAndLimits(t *testing.T) {
 func TestTableWithoutExperiment(t *testing.T) {
 	r, spec, _ := made(t, 1)
 	spec.Experiment = nil
-	if err := Table(io.Discard, r, spec); err == nil {
+	if err := Table(io.Discard, r, spec, 0); err == nil {
 		t.Error("a network alone has a table")
 	}
 	if err := Write(t.TempDir(), r, spec, Extra{}); err == nil {
@@ -608,7 +608,7 @@ func TestBusyHost(t *testing.T) {
 			r.Runs[1].Metrics[result.WakeDelay] = tt.late
 			note := fmt.Sprintf("in 1 of %d runs a thread that slept woke more than 50 ms late, by up to 120 ms.", len(r.Runs))
 			var text strings.Builder
-			if err := Table(&text, r, spec); err != nil {
+			if err := Table(&text, r, spec, 0); err != nil {
 				t.Fatal(err)
 			}
 			if got := strings.Contains(text.String(), note); got != tt.text {
@@ -634,6 +634,26 @@ func TestRoundTicks(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.want, strings.Join(got, " ")); diff != "" {
 			t.Errorf("ticks to %v (-want +got):\n%s", tt.to, diff)
+		}
+	}
+}
+
+// TestBands: parts of a table fit, begin with the names, and have each other column once.
+func TestBands(t *testing.T) {
+	lines := [][]string{{"PATTERN", "GOODPUT", "A LONG COLUMN", "B"}, {"1.1", "20", "1", "2"}}
+	for width, want := range map[int]string{
+		0:  "PATTERN GOODPUT A LONG COLUMN B;1.1 20 1 2",
+		34: "PATTERN GOODPUT A LONG COLUMN B;1.1 20 1 2",
+		33: "PATTERN GOODPUT A LONG COLUMN;1.1 20 1|PATTERN B;1.1 2",
+		25: "PATTERN GOODPUT;1.1 20|PATTERN A LONG COLUMN B;1.1 1 2",
+		1:  "PATTERN GOODPUT;1.1 20|PATTERN A LONG COLUMN;1.1 1|PATTERN B;1.1 2",
+	} {
+		var parts []string
+		for _, part := range Bands(lines, 1, width) {
+			parts = append(parts, strings.Join(part[0], " ")+";"+strings.Join(part[1], " "))
+		}
+		if got := strings.Join(parts, "|"); got != want {
+			t.Errorf("width %d: got %q, want %q", width, got, want)
 		}
 	}
 }

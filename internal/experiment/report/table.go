@@ -251,20 +251,21 @@ func clean(s string) string {
 }
 
 // Table prints the result for a terminal: the cells with their goodput, share of the limit and
-// gain, then the verdicts. A scenario without an experiment is an error.
-func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
+// gain, then the verdicts. What does not fit into width columns, unless 0, follows in further tables.
+// A scenario without an experiment is an error.
+func Table(w io.Writer, r result.Result, spec *scenario.Spec, width int) error {
 	if spec.Experiment == nil {
 		return fmt.Errorf("print result %q: the scenario has no experiment", r.Scenario)
 	}
 	e := spec.Experiment
 	var b strings.Builder
 	if routes := newRouteTable(r, e); routes != nil {
-		align(&b, routes.text(), 2)
+		alignWithin(&b, routes.text(), 2, width)
 	} else if web := newWebTable(r, e); web != nil {
-		align(&b, web.text(), 3)
+		alignWithin(&b, web.text(), 3, width)
 		b.WriteString(mosNote())
 	} else {
-		align(&b, goodputLines(rows(r, e), e), 3)
+		alignWithin(&b, goodputLines(rows(r, e), e), 3, width)
 	}
 
 	if len(r.Expect)+len(r.NotJudged)+len(r.Findings) > 0 {
@@ -340,6 +341,49 @@ func busy(r result.Result) string {
 	return fmt.Sprintf("The host was busy: in %d of %d runs a thread that slept woke more than %s ms late, by up to %s ms. "+
 		"Run it again with nothing else on this host, or with --jobs 1.",
 		runs, len(r.Runs), inMilliseconds(number{result.BusyHost, true}), inMilliseconds(number{worst, true}))
+}
+
+// Bands divides a table so that each part fits into width columns of text, with two spaces between
+// cells. Each part begins with the first columns, names, which tell the lines apart, and has at least
+// one more. 0 is no bound. The parts share the cells of lines.
+func Bands(lines [][]string, names, width int) (parts [][][]string) {
+	const gap = 2
+	columns := make([]int, len(lines[0]))
+	for _, line := range lines {
+		for i, text := range line {
+			columns[i] = max(columns[i], gap+utf8.RuneCountInString(text))
+		}
+	}
+	begin := -gap
+	for _, n := range columns[:names] {
+		begin += n
+	}
+	for from := names; ; {
+		used, to := begin, from
+		for to < len(columns) && (to == from || width == 0 || used+columns[to] <= width) {
+			used += columns[to]
+			to++
+		}
+		part := make([][]string, len(lines))
+		for i, line := range lines {
+			part[i] = slices.Concat(line[:names], line[from:to])
+		}
+		parts = append(parts, part)
+		if from = to; from >= len(columns) {
+			return parts
+		}
+	}
+}
+
+// alignWithin writes a table as align does. What does not fit into width columns follows in further
+// tables, which begin with the columns that are aligned to the left.
+func alignWithin(b *strings.Builder, lines [][]string, left, width int) {
+	for i, part := range Bands(lines, left, width) {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		align(b, part, left)
+	}
 }
 
 // align prints lines in columns: the first ones (left of them) flush left, the others flush right.

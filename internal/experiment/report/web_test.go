@@ -168,7 +168,7 @@ func TestWriteFindings(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text strings.Builder
-	if err := Table(&text, r, spec); err != nil {
+	if err := Table(&text, r, spec, 0); err != nil {
 		t.Fatal(err)
 	}
 	read := map[string]string{"text": text.String()}
@@ -299,7 +299,7 @@ func TestBarsOfManyCells(t *testing.T) {
 func TestTableOfWeb(t *testing.T) {
 	r, spec := madeWeb(t)
 	var b strings.Builder
-	if err := Table(&b, r, spec); err != nil {
+	if err := Table(&b, r, spec, 0); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"MOS*", "G.1030 fast: 0.67 s to 6 s: of a model, not measured", "3 (1 failed)", "FAILS  Every run delivers"} {
