@@ -81,6 +81,9 @@ func (e *Edge) startObserver() (reason string) {
 		e.log.Warn("connections are not observed: networks keep the mode that they have", "err", err)
 		return err.Error()
 	}
+	if err := o.watcher.Unwatched(); err != nil {
+		e.log.Warn("a path that fails for QUIC alone is not left", "err", err)
+	}
 	e.observer = o
 	var ctx context.Context
 	ctx, o.stop = context.WithCancel(context.Background())

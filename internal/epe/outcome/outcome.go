@@ -94,9 +94,11 @@ type Watcher struct {
 	objects programObjects
 	links   []link.Link
 	filters []bpf.Attachment
-	reader  *ringbuf.Reader
-	record  ringbuf.Record
-	lost    uint64
+	// unwatched is why flows of UDP are not reported on all links.
+	unwatched error
+	reader    *ringbuf.Reader
+	record    ringbuf.Record
+	lost      uint64
 
 	mu    sync.Mutex
 	group *os.File
@@ -155,9 +157,7 @@ func New(o Options) (_ *Watcher, err error) {
 		return nil, fmt.Errorf("attach to tracepoint of closed sockets: %w", err)
 	}
 	w.links = append(w.links, l)
-	if err := w.watchDatagrams(o.Links); err != nil {
-		return nil, err
-	}
+	w.unwatched = w.watchDatagrams(o.Links)
 	return w, nil
 }
 
@@ -179,6 +179,10 @@ func (w *Watcher) watchDatagrams(links []string) error {
 	}
 	return nil
 }
+
+// Unwatched returns why flows of UDP are not reported on all links, as where the type of an interface
+// is not supported; nil: they are.
+func (w *Watcher) Unwatched() error { return w.unwatched }
 
 // Flow is a flow of UDP.
 type Flow struct {
