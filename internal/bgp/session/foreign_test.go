@@ -98,6 +98,8 @@ var foreigners = []foreign{
 	{"all capabilities", "2001:db8:1::1b", "2001:db8:1::2", nil, "enable extended messages on; graceful restart on; long lived graceful restart on; advertise hostname on;",
 		[]string{"capability extended-nexthop", "capability dynamic", "graceful-restart", "addpath-tx-all-paths"}},
 	{"role", "2001:db8:1::1c", "2001:db8:1::2", func(c *Config) { c.Role = message.RoleCustomer }, "local role provider; require roles on;", []string{"local-role provider strict-mode"}},
+	{"no keepalives", "2001:db8:1::1d", "2001:db8:1::2", nil, "hold time 0;", []string{"timers 0 0"}},
+	{"shortest hold time", "2001:db8:1::1e", "2001:db8:1::2", nil, "hold time 3;", []string{"timers 1 3"}},
 	{"link-local", "fe80::11", "fe80::12", nil, "interface;", nil},
 }
 
@@ -186,7 +188,7 @@ func TestFRR(t *testing.T) {
 	const link = "frr0"
 	namespace := foreignLink(t, link)
 	var conf strings.Builder
-	conf.WriteString("router bgp 65002\n bgp router-id 10.0.0.2\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n")
+	conf.WriteString("router bgp 65002\n bgp router-id 10.0.0.2\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n bgp long-lived-graceful-restart stale-time 3600\n")
 	var family strings.Builder
 	for _, f := range foreigners {
 		if !f.isFRR() {
@@ -196,7 +198,7 @@ func TestFRR(t *testing.T) {
 		for _, o := range f.frr {
 			fmt.Fprintf(&conf, " neighbor %s %s\n", f.local, o)
 		}
-		fmt.Fprintf(&family, "  neighbor %s activate\n", f.local)
+		fmt.Fprintf(&family, "  neighbor %s activate\n  neighbor %[1]s capability orf prefix-list both\n", f.local)
 	}
 	fmt.Fprintf(&conf, " address-family ipv6 unicast\n%s exit-address-family\n", &family)
 	end := startForeign(t, namespace, map[string]string{"bgpd.conf": conf.String(), "zebra.conf": "", "frr.sh": `
