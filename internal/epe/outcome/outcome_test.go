@@ -589,3 +589,24 @@ func TestUnacknowledged(t *testing.T) {
 		t.Errorf("%d more reports: %+v", n, <-w.reports)
 	}
 }
+
+// BenchmarkSent is the program that reads what leaves, for a segment of TCP and a datagram.
+func BenchmarkSent(b *testing.B) {
+	w := watchOn(b, nil)
+	for name, protocol := range map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP} {
+		b.Run(name, func(b *testing.B) {
+			frame := append(make([]byte, 12), 0x86, 0xdd, 0x60, 0, 0, 0, 0x05, 0, protocol, 64)
+			frame = append(frame, make([]byte, 32+1280)...)
+			frame[14+40+12] = 5 << 4
+			var d time.Duration
+			for range b.N {
+				ret, each, err := w.watcher.objects.Sent.Benchmark(frame, 100_000, nil)
+				if err != nil || int32(ret) != -1 {
+					b.Fatal(ret, err)
+				}
+				d += each
+			}
+			b.ReportMetric(float64(d.Nanoseconds())/float64(b.N), "ns/packet")
+		})
+	}
+}
