@@ -746,6 +746,31 @@ __attribute__((noinline)) int consider(struct connection *c, __u32 i, struct cho
 	return spray_better(p, home, by->size, &by->arrival) ? CHOSEN : NOT_CHOSEN;
 }
 
+/*
+ * The path that has brought most is home, where data on home is overtaken: the others are left then, and
+ * it may be home that is late. One that was dead is not.
+ */
+__attribute__((noinline)) int settle(struct connection *c, const struct plan *plan)
+{
+	__u32 most;
+
+	if (!c || !plan)
+		return 0;
+	most = SPRAY_PATH(c->home);
+	for (__u32 i = 0; i < SPRAY_PATHS; i++)
+		if (plan->may >> i & 1 && c->path[i].shortest && c->path[i].gone > c->path[SPRAY_PATH(most)].gone)
+			most = i;
+	if (most == c->home)
+		return 0;
+	if (c->home == plan->home)
+		c->first = c->path[SPRAY_PATH(c->home)].rate;
+	c->home = most;
+	c->alive = 0;
+	c->trial.need = 0;
+	c->path[SPRAY_PATH(most)].paused = 0;
+	return 0;
+}
+
 /* The path over which new data arrives first, and leaves those that harm. */
 __attribute__((noinline)) int first(struct connection *c, const struct segment *s, const struct plan *plan, __u32 now)
 {
@@ -767,6 +792,9 @@ __attribute__((noinline)) int first(struct connection *c, const struct segment *
 	if (home->late > SPRAY_LATE + home->packets / 256) {
 		home->late = home->packets = 0;
 		by.harm = 1;
+		settle(c, plan);
+		chosen = c->home;
+		home = &c->path[SPRAY_PATH(chosen)];
 	}
 	by.harm |= spray_worse(&c->watch, home, now, all, all - home->gone);
 	by.arrival = by.quiet ? 0xffffffff : spray_arrival(home, by.size);

@@ -74,6 +74,38 @@ func TestLate(t *testing.T) {
 	}
 }
 
+// TestOvertakenHome: where data on home is overtaken too often, the path that has brought most is home,
+// and the others are left; a path that was dead is not home again for that.
+func TestOvertakenHome(t *testing.T) {
+	for _, tt := range []struct {
+		brought  [3]uint32
+		shortest uint32 // of path 2
+		home     int
+		left     [3]bool
+	}{
+		{[3]uint32{5e6, 1e6, 4e6}, 10_000, 0, [3]bool{1: true, 2: true}},
+		{[3]uint32{1e6, 1e5, 4e6}, 10_000, 2, [3]bool{1: true}},
+		{[3]uint32{1e6, 1e5, 4e6}, 0, 0, [3]bool{1: true, 2: true}},
+	} {
+		var n Network
+		c := New(&n, 3, 0, 0)
+		for i, bytes := range tt.brought {
+			c.path[i] = Path{Sent: bytes, Gone: bytes, Packets: bytes / segment, Rate: bytes / 1000, Shortest: 10_000, Smooth: 12_000, Window: 1 << 20}
+		}
+		c.path[2].Shortest = tt.shortest
+		c.bytes, c.next, c.path[0].Late = 10e6, 10e6, mayBeLate+1+c.path[0].Packets/256
+		c.Choose(time.Second, 10e6, segment)
+		if c.home != tt.home || (c.first != 0) != (tt.home != 0) {
+			t.Errorf("paths that brought %d bytes: %d is home, the first one has %d", tt.brought, c.home, c.first)
+		}
+		for i, want := range tt.left {
+			if left := n.paths[i].until > 0; left != want {
+				t.Errorf("paths that brought %d bytes: path %d is left: %t", tt.brought, i, left)
+			}
+		}
+	}
+}
+
 // TestFastestHome: connections and flows begin on the first path, or on one that is known to be faster
 // by a quarter, and not paused.
 func TestFastestHome(t *testing.T) {

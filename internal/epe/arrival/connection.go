@@ -359,6 +359,7 @@ func (c *Connection) choose(at time.Duration, size uint32) int {
 	worse := c.watch.isWorse(home, now, all, all-home.Gone)
 	if harm {
 		home.Late, home.Packets = 0, 0
+		chosen, home = c.settle()
 	}
 	arrival := home.arrival(size)
 	if quiet {
@@ -388,6 +389,24 @@ func (c *Connection) choose(at time.Duration, size uint32) int {
 		}
 	}
 	return chosen
+}
+
+// settle has the path that has brought most be home, where data on home is overtaken, and returns it:
+// the others are left then, and it may be home that is late. One that was dead is not.
+func (c *Connection) settle() (int, *Path) {
+	most := c.home
+	for i := range c.paths {
+		if c.path[i].Shortest != 0 && c.path[i].Gone > c.path[most].Gone {
+			most = i
+		}
+	}
+	if most != c.home {
+		if c.home == 0 {
+			c.first = c.path[0].Rate
+		}
+		c.home, c.alive, c.trial.Need, c.path[most].Paused = most, 0, 0, 0
+	}
+	return most, &c.path[most]
 }
 
 // sentDead reports whether a record was in flight on a path that was dead: it arrives late, and says
