@@ -320,7 +320,13 @@ func (s *Status) explainRoutes(c *Config, addresses map[string][]netip.Addr, rou
 			ok, err := routed(e.Addr(), s.Lines[line].Interface, SocketMark)
 			return ok || err != nil // nothing is known
 		}
-		if len(endpoints) == 0 || slices.ContainsFunc(endpoints, leads) {
+		if len(endpoints) == 0 {
+			continue
+		}
+		if i := slices.IndexFunc(endpoints, leads); i >= 0 {
+			if p.State == stateUnproven && p.Reason == "" {
+				p.Reason = fmt.Sprintf("the peer has not answered over it yet: the line has to let UDP to %v pass", endpoints[i])
+			}
 			continue
 		}
 		p.Reason = fmt.Sprintf("no route through %q: add a default route with a metric, or `via`", s.Lines[line].Interface)

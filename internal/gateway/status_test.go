@@ -8,7 +8,7 @@ import (
 )
 
 // TestExplainRoutes: a path without an answer whose interface has no route to the peer says so, and
-// what to do; one whose interface has a route to any endpoint does not.
+// what to do; one whose interface has a route to any endpoint says what else the line may lack.
 func TestExplainRoutes(t *testing.T) {
 	c := &Config{Peers: []Peer{{Name: "hq", Endpoints: []Endpoint{"192.0.2.1:4790", "hq.example:4790"}}, {Name: "phone"}}}
 	addresses := map[string][]netip.Addr{"hq.example": {netip.MustParseAddr("2001:db8::1")}}
@@ -25,7 +25,8 @@ func TestExplainRoutes(t *testing.T) {
 	}
 	s.explainRoutes(c, addresses, routed)
 	const missing = "no route through \"wwan0\": add a default route with a metric, or `via`"
-	for i, want := range []string{"", missing, "", ""} {
+	const silent = "the peer has not answered over it yet: the line has to let UDP to [2001:db8::1]:4790 pass"
+	for i, want := range []string{silent, missing, "", ""} {
 		if got := s.Paths[i].Reason; got != want {
 			t.Errorf("path %d: %q, want %q", i, got, want)
 		}
@@ -42,7 +43,7 @@ func TestExplainNAT64(t *testing.T) {
 	for endpoint, want := range map[Endpoint]string{
 		"192.0.2.1:4790":     `"wwan0" has a route of IPv6 only, and the peer no endpoint of IPv6: if the line has NAT64, add the endpoint "[64:ff9b::c000:201]:4790"`,
 		"10.0.0.1:4790":      "no route through \"wwan0\": add a default route with a metric, or `via`",
-		"[2001:db8::1]:4790": "",
+		"[2001:db8::1]:4790": "the peer has not answered over it yet: the line has to let UDP to [2001:db8::1]:4790 pass",
 	} {
 		s := Status{Lines: []Line{{Name: "lte", Interface: "wwan0"}}, Paths: []PathStatus{{Peer: "hq", Path: "lte", Line: "lte", State: stateUnproven}}}
 		s.explainRoutes(&Config{Peers: []Peer{{Name: "hq", Endpoints: []Endpoint{endpoint}}}}, nil, only6)
