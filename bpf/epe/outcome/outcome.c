@@ -2,7 +2,8 @@
 /*
  * Reports what each TCP connection achieved when it is closed, the first time that it has carried much,
  * and retransmission timeouts, also those of SYN-ACKs of connections that are not established, and flows
- * of UDP whose sender gets no acknowledgments. Nothing is polled.
+ * of UDP whose sender gets no acknowledgments. Nothing is polled. Keeps senders of QUIC from finding an
+ * MTU that only some paths have.
  *
  * Needs Linux 5.16 with BTF and a control group of version 2 that the sockets are in. It changes no
  * socket.
@@ -300,6 +301,7 @@ struct flow {
 	struct backoff backoff;
 	__u32 packets;
 	__u32 progress; /* times that something beyond the first packets was sent otherwise than without acknowledgments */
+	__u32 quic; /* it began with a handshake of QUIC */
 };
 
 /* Keeps the types in the object, for the bindings. */
@@ -318,27 +320,63 @@ struct {
 #define ACKNOWLEDGED 100 /* likewise, that is acknowledged at once: acknowledgments are shorter */
 #define FIRST 64 /* packets that are sent at once before any is acknowledged, at most */
 
+/* The bytes of an IP packet that fits on all paths, with the header that has a SID; 0: any. */
+__u32 fits;
+
+/* The first byte of a long header, and the versions of QUIC that have it (RFC 9000, RFC 9369). */
+#define LONG_HEADER 0xc0
+#define QUIC_V1 0x00000001
+#define QUIC_V2 0x6b3343cf
+
+static __always_inline int is_handshake(struct __sk_buff *skb, __u32 headers)
+{
+	__u8 first;
+	__u32 version;
+
+	if (bpf_skb_load_bytes(skb, headers, &first, sizeof(first)) || bpf_skb_load_bytes(skb, headers + 1, &version, sizeof(version)))
+		return 0;
+	return (first & LONG_HEADER) == LONG_HEADER && (version == htonl(QUIC_V1) || version == htonl(QUIC_V2));
+}
+
+/*
+ * A server of QUIC looks once for the longest packet that arrives, whatever the MTU of the route, and
+ * goes on sending it when the connection is moved to a path with a SID, where it does not fit. So on
+ * the best path it is lost, too, while the server looks. A flow that began before is left alone: it may
+ * have found more.
+ */
+static __always_inline int too_long(const struct __sk_buff *skb, const struct flow_key *key, __u32 headers)
+{
+	__u32 payload = skb->gso_size ? skb->gso_size : skb->len - headers;
+
+	return fits && payload + UDP_HEADER + (key->family == 4 ? IPV4_HEADER : IPV6_HEADER) > fits;
+}
+
 /* Counts a packet of UDP that is sent, whichever way it leaves. */
 static __always_inline int send_datagram(struct __sk_buff *skb, int raw)
 {
 	struct flow_key key = {};
 	__u32 before, times, headers = 0;
 	struct flow *f, begins = {};
+	int encapsulated;
 	struct report *r;
 
 	if (find_flow(skb, raw, &key, &headers) || key.protocol != PROTO_UDP || skb->len < headers + ACKNOWLEDGED)
 		return TC_NEXT;
+	encapsulated = key.sid[0] != 0;
 	/* On another path it is the same flow. */
 	__builtin_memset(key.sid, 0, sizeof(key.sid));
 	f = bpf_map_lookup_elem(&flows, &key);
 	if (!f) {
 		if (skb->len < headers + BEGINS)
 			return TC_NEXT;
+		begins.quic = is_handshake(skb, headers);
 		bpf_map_update_elem(&flows, &key, &begins, BPF_NOEXIST);
 		f = bpf_map_lookup_elem(&flows, &key);
 		if (!f)
 			return TC_NEXT;
 	}
+	if (f->quic && !encapsulated && too_long(skb, &key, headers))
+		return TC_DROP;
 	before = f->backoff.gap;
 	times = backoff_sent(&f->backoff, bpf_ktime_get_ns() / 1000, skb->len - headers);
 	if (f->packets < FIRST)

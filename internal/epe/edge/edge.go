@@ -248,7 +248,6 @@ func (e *Edge) prepare() error {
 		return err
 	}
 	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
-	e.checkMTU()
 	readNetworks(e.config.NetworksFile(), time.Now(), e.egress.auto.table, e.log)
 	e.egress.auto.multipath = e.config.MPTCP.manager() == UserPathManager
 	// Failed objects remain pending, and the daemon's next flush logs the error.
@@ -621,20 +620,7 @@ func (e *Edge) followMTU() {
 	if mtu > 0 && mtu != e.egress.mtu {
 		e.log.Info("MTU toward border routers changed", "interface", e.config.Interface, "mtu", mtu)
 		e.egress.setMTU(mtu)
-	}
-}
-
-// usualMTU is that of most paths to clients.
-const usualMTU = 1500
-
-// checkMTU warns where QUIC connections do not survive that their network leaves the best path.
-func (e *Edge) checkMTU() {
-	if rules := e.egress.delivery.rules; rules.none || rules.dry {
-		return
-	}
-	if want := usualMTU + e.config.encap().Overhead(); e.egress.mtu < want {
-		e.log.Warn("QUIC connections that begin on the best path carry nothing once they are delivered through an egress peer; raise the MTU up to the border routers",
-			"interface", e.config.Interface, "mtu", e.egress.mtu, "want", want)
+		e.limitQUIC()
 	}
 }
 

@@ -62,7 +62,7 @@ func (e *Edge) startObserver() (reason string) {
 	}
 	o := &observer{ended: make(chan struct{}, 2), due: make(chan struct{}, 1)}
 	err := e.namespace.Do(func() (err error) {
-		if o.watcher, err = outcome.New(outcome.Options{Bulk: belief.Bulk, Groups: e.groups, Links: e.config.links()}); err != nil {
+		if o.watcher, err = outcome.New(outcome.Options{Bulk: belief.Bulk, Groups: e.groups, Links: e.config.links(), Fits: e.fits()}); err != nil {
 			return err
 		}
 		if o.diag, err = mptcp.DialDiag(); err != nil {
@@ -82,7 +82,7 @@ func (e *Edge) startObserver() (reason string) {
 		return err.Error()
 	}
 	if err := o.watcher.Unwatched(); err != nil {
-		e.log.Warn("a path that fails for QUIC alone is not left", "err", err)
+		e.log.Warn("flows of UDP are not read: a path that fails for QUIC alone is not left, and QUIC connections may carry nothing once they are moved", "err", err)
 	}
 	e.observer = o
 	var ctx context.Context
@@ -93,6 +93,25 @@ func (e *Edge) startObserver() (reason string) {
 	contain.Go(contain.Reconcile, e.log, func() { defer func() { o.ended <- struct{}{} }(); e.receiveOutcomes(o) })
 	contain.Go(contain.Reconcile, e.log, func() { defer func() { o.ended <- struct{}{} }(); e.sampleNetworks(o) })
 	return ""
+}
+
+// fits returns the bytes of an IP packet that fits with the header that has a SID; 0: packets are left
+// alone.
+func (e *Edge) fits() int {
+	if e.egress.delivery.rules.dry {
+		return 0
+	}
+	return max(e.egress.mtu-e.config.encap().Overhead(), 0)
+}
+
+// limitQUIC applies fits after a change.
+func (e *Edge) limitQUIC() {
+	if e.observer == nil {
+		return
+	}
+	if err := e.observer.watcher.SetFits(e.fits()); err != nil {
+		e.log.Warn("QUIC connections may carry nothing once they are moved to another path", "err", err)
+	}
 }
 
 // stopObserver stops what startObserver started.

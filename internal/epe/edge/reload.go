@@ -160,7 +160,7 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 			marks()
 			sprays()
 			e.egress.setDelivery(&now.Delivery)
-			e.checkMTU()
+			e.limitQUIC()
 			e.hashFlows()
 		})
 		if e.observer == nil { // else there may be another reason by now

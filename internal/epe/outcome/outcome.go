@@ -87,6 +87,8 @@ type Options struct {
 	Groups *os.File
 	// Links are the interfaces that flows of UDP are reported of when they leave through them.
 	Links []string
+	// Fits is as of SetFits.
+	Fits int
 }
 
 // Watcher receives the reports of one network namespace.
@@ -157,8 +159,26 @@ func New(o Options) (_ *Watcher, err error) {
 		return nil, fmt.Errorf("attach to tracepoint of closed sockets: %w", err)
 	}
 	w.links = append(w.links, l)
+	if err := w.SetFits(o.Fits); err != nil {
+		return nil, err
+	}
 	w.unwatched = w.watchDatagrams(o.Links)
 	return w, nil
+}
+
+// SetFits sets the bytes of an IP packet that fits on all paths, with the header that has a SID. Those
+// of QUIC that are longer and have none are dropped, in connections that began since, so that
+// servers do not find an MTU that only the best path has (RFC 9000, section 14.3). 0: any fits.
+func (w *Watcher) SetFits(bytes int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil
+	}
+	if err := w.objects.Fits.Set(uint32(bytes)); err != nil {
+		return fmt.Errorf("set the length of packets that fit: %w", err)
+	}
+	return nil
 }
 
 // filter is the name of the filters at egress.

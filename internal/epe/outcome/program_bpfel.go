@@ -24,6 +24,7 @@ type programFlow struct {
 	}
 	Packets  uint32
 	Progress uint32
+	Quic     uint32
 }
 
 type programFlowKey struct {
@@ -76,6 +77,7 @@ const (
 	programVarFlowKey     = "_flow_key"
 	programVarReport      = "_report"
 	programVarBulk        = "bulk"
+	programVarFits        = "fits"
 	programVarLost        = "lost"
 	programVarNetns       = "netns"
 	programVarSilenced    = "silenced"
@@ -147,6 +149,7 @@ type programVariableSpecs struct {
 	FlowKey  *ebpf.VariableSpec `ebpf:"_flow_key"`
 	Report   *ebpf.VariableSpec `ebpf:"_report"`
 	Bulk     *ebpf.VariableSpec `ebpf:"bulk"`
+	Fits     *ebpf.VariableSpec `ebpf:"fits"`
 	Lost     *ebpf.VariableSpec `ebpf:"lost"`
 	Netns    *ebpf.VariableSpec `ebpf:"netns"`
 	Silenced *ebpf.VariableSpec `ebpf:"silenced"`
@@ -193,6 +196,7 @@ type programVariables struct {
 	FlowKey  *ebpf.Variable `ebpf:"_flow_key"`
 	Report   *ebpf.Variable `ebpf:"_report"`
 	Bulk     *ebpf.Variable `ebpf:"bulk"`
+	Fits     *ebpf.Variable `ebpf:"fits"`
 	Lost     *ebpf.Variable `ebpf:"lost"`
 	Netns    *ebpf.Variable `ebpf:"netns"`
 	Silenced *ebpf.Variable `ebpf:"silenced"`
