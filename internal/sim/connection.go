@@ -19,6 +19,7 @@ type connection struct {
 
 	// The sending end.
 	control   cc.Control
+	sampler   cc.Sampler // nil: the control has no use for round-trip times
 	flows     []cc.Subflow
 	scheduler sched.Scheduler
 	paths     []sched.Path

@@ -241,8 +241,10 @@ func (f *sender) ack(s *Sim, p *packet) {
 			f.retrans.vary(f.board.una, f.board.next, c.MinRTO)
 		}
 		flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
-		flow.InFlight = float64(f.board.inFlight())
-		flow.Sampled(s.now, latest)
+		if c.sampler != nil {
+			flow.InFlight = float64(f.board.inFlight())
+			c.sampler.Sampled(c.flows, f.index, s.now, latest)
+		}
 	}
 	a := &acked{prior: una, top: top, segments: segments, selected: selected, delivered: delivered, flight: before, sample: sample}
 	detect := true

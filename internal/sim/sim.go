@@ -156,6 +156,7 @@ func (s *Sim) connect(c *connection, id, first int32, ways [][2]uint32) (err err
 	if c.control, err = cc.New(c.Congestion); err != nil {
 		return err
 	}
+	c.sampler, _ = c.control.(cc.Sampler)
 	if c.MPTCP {
 		if c.scheduler, err = sched.New(c.Scheduler, c.SchedOptions); err != nil {
 			return err

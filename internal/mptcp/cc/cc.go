@@ -106,6 +106,14 @@ type Control interface {
 	TimedOut(s []Subflow, i int, now time.Duration)
 }
 
+// A Sampler is a Control that has a use for each round-trip time.
+type Sampler interface {
+	// Sampled is called for the round-trip time of each acknowledgement, cumulative or selective,
+	// before Acked: that of the segment that was sent last of those that it acknowledges first
+	// (pkts_acked of Linux' congestion controls).
+	Sampled(s []Subflow, i int, now, rtt time.Duration)
+}
+
 // controls is the table of congestion controls, in the order of Names.
 var controls = []struct {
 	name string

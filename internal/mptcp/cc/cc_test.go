@@ -173,7 +173,7 @@ func TestCubicReduces(t *testing.T) {
 func TestCubic(t *testing.T) {
 	c := control(t, "cubic")
 	s := []Subflow{flow(100, 100*ms)}
-	s[0].Sampled(0, 100*ms)
+	c.(Sampler).Sampled(s, 0, 0, 100*ms)
 	c.Lost(s, 0, 0)
 	steps := []struct {
 		what     string

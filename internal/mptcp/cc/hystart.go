@@ -33,13 +33,12 @@ type hystartState struct {
 	taken    int           // samples
 }
 
-// Sampled is called for the round-trip time of each acknowledgement, cumulative or selective, before
-// Acked: that of the segment that was sent last of those that it acknowledges first (pkts_acked of
-// Linux' congestion controls). Only cubic uses it. It leaves slow start before the queue overflows
-// (Ha and Rhee, Taming the elephants: new TCP slow start, 2011, as in Linux): when the
-// acknowledgments of a round come in a train that is half a round-trip time long, a whole one if it
-// is paced, or the shortest round-trip time of the round is longer than the shortest of all.
-func (f *Subflow) Sampled(now, rtt time.Duration) {
+// Sampled implements Sampler. It leaves slow start before the queue overflows (Ha and Rhee, Taming
+// the elephants: new TCP slow start, 2011, as in Linux): when the acknowledgments of a round come in a
+// train that is half a round-trip time long, a whole one if it is paced, or the shortest round-trip
+// time of the round is longer than the shortest of all.
+func (*cubic) Sampled(s []Subflow, i int, now, rtt time.Duration) {
+	f := &s[i]
 	h := &f.leaving
 	if f.begun && int64(now/jiffy)-f.epoch < int64(time.Second/jiffy) {
 		return // samples right after a recovery do not count

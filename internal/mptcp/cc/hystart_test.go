@@ -40,7 +40,7 @@ func TestHyStart(t *testing.T) {
 			f.Delivered++
 			// The window is held, to see when slow start ends.
 			f.Cwnd = tt.window
-			f.Sampled(now, tt.rtt(i))
+			c.(Sampler).Sampled(s, 0, now, tt.rtt(i))
 			c.Acked(s, 0, Ack{Now: now, Segments: 1, RTT: tt.rtt(i), Limited: true})
 			now += tt.gap
 		}
@@ -54,16 +54,30 @@ func TestHyStart(t *testing.T) {
 // end_seq). If it began with one before, each round would begin earlier in the train of acknowledgements of
 // its predecessor, whose last ones are late because they waited behind the others.
 func TestHyStartRounds(t *testing.T) {
-	f := Start(40)
+	s := []Subflow{Start(40)}
+	f := &s[0]
 	f.HyStart, f.InFlight = true, 39
 	for round := range 20 {
 		for i := range 40 {
 			f.Delivered++
 			wait := time.Duration(i) * 700 * time.Microsecond
-			f.Sampled(time.Second+time.Duration(round)*100*ms+wait, 100*ms+wait)
+			new(cubic).Sampled(s, 0, time.Second+time.Duration(round)*100*ms+wait, 100*ms+wait)
 		}
 	}
 	if f.Ssthresh < NoThreshold {
 		t.Error("slow start ended, though each round has acknowledgments without a queue")
+	}
+}
+
+// TestSamplers: only cubic leaves slow start by round-trip times.
+func TestSamplers(t *testing.T) {
+	for _, name := range Names() {
+		c, err := New(name)
+		if err != nil {
+			continue // the kernel's alone
+		}
+		if _, ok := c.(Sampler); ok != (name == "cubic") {
+			t.Errorf("%s has round-trip times sampled: %t", name, ok)
+		}
 	}
 }
