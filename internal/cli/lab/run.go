@@ -115,15 +115,15 @@ func (f runFlags) plan(name string) (p runPlan, err error) {
 	if p.routers, err = parseRouters(f.routers, true); err != nil {
 		return p, err
 	}
-	if err := locate(name, labrun.Check(p.whole)); err != nil {
-		return p, err
-	}
 	if f.compare != "" {
 		if err := simulable(name, p.whole, p.spec.ForSimulator()); err != nil {
 			return p, err
 		}
 	}
 	p.spec = p.spec.ForLab()
+	if err := locate(name, inFile(p.whole, p.spec, labrun.Check(p.spec))); err != nil {
+		return p, err
+	}
 	compares := p.spec.Experiment != nil && p.spec.Experiment.Kind == scenario.KindRoutes
 	if len(p.routers) > 1 && !compares {
 		return p, &cli.Failure{What: "run scenario", Name: name, Why: errors.New("it does not compare routers"), Do: "give --routers one kind"}

@@ -171,16 +171,20 @@ func simulable(name string, whole, chosen *scenario.Spec) error {
 	if whole.Experiment == nil {
 		return &cli.Failure{What: "simulate scenario", Name: name, Why: errors.New("it has no experiment"), Do: "see docs/scenarios.md"}
 	}
-	faults := simrun.Check(chosen)
+	return locate(name, inFile(whole, chosen, simrun.Check(chosen)))
+}
+
+// inFile returns faults of chosen cells as those of the whole scenario, whose indexes count all
+// cases.
+func inFile(whole, chosen *scenario.Spec, faults fault.List) fault.List {
 	for i, f := range faults {
-		// Indexes in the file count all cases.
 		var n int
 		if _, err := fmt.Sscanf(f.Path, "experiment.cases[%d]", &n); err == nil {
 			in := slices.IndexFunc(whole.Experiment.Cases, func(c scenario.Case) bool { return c.Name == chosen.Experiment.Cases[n].Name })
 			faults[i].Path = strings.Replace(f.Path, fmt.Sprintf("[%d]", n), fmt.Sprintf("[%d]", in), 1)
 		}
 	}
-	return locate(name, faults)
+	return faults
 }
 
 // locate gives faults of a scenario that is otherwise valid their places in its file; nil where

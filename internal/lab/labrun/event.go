@@ -92,7 +92,7 @@ func checkDirections(e *scenario.Experiment) fault.List {
 	var faults fault.List
 	for _, name := range slices.Sorted(maps.Keys(e.Traffic)) {
 		if e.Traffic[name].Beside > 0 {
-			faults.Add("experiment.traffic."+name+".beside", "only the simulator has downloads beside a traffic")
+			faults.Add("experiment.traffic."+name+".beside", "only the simulator has downloads beside a traffic; choose another one with --traffic")
 		}
 		if t := e.Traffic[name]; t.Datagram == 0 && !t.Upload {
 			continue
