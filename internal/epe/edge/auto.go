@@ -225,10 +225,11 @@ func (e *egress) endTrial(prefix netip.Prefix, t *trial) {
 	if t.learned || t.phase == measuringApart && t.apart.bytes == 0 {
 		return
 	}
-	cost := t.cost
+	cost := 0.0
 	switch t.phase {
-	case measuringIncumbent:
-		cost = 0
+	case measuringIncumbent: // no byte was in the other mode
+	case settling, measuringChallenger:
+		cost = t.cost
 	case measuringApart:
 		cost = t.apart.bytes
 	}
@@ -442,6 +443,7 @@ func (e *egress) compare(now time.Time, prefix netip.Prefix, t *trial, at sample
 			}
 		}
 		return true
+	case measuringApart: // see compareApart
 	}
 	return false
 }
