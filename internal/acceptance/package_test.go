@@ -139,7 +139,8 @@ func packagedLinks(t *testing.T, list string) (all []string) {
 // leaves one package to install.
 func TestPackageVersions(t *testing.T) {
 	t.Parallel()
-	programs.Need(t, "dpkg-deb")
+	dpkg := programs.Need(t, "dpkg")
+	deb := programs.Need(t, "dpkg-deb")
 	out := t.TempDir()
 	var versions []string
 	for _, of := range []struct{ commit, seconds string }{{"fedcba9", "1700000000"}, {"0123456", "1700000060"}} {
@@ -148,9 +149,9 @@ func TestPackageVersions(t *testing.T) {
 		if err != nil || len(found) != 2 {
 			t.Fatalf("built %q, %v", found, err)
 		}
-		versions = append(versions, strings.TrimSpace(output(t, exec.Command("dpkg-deb", "-f", found[1], "Version"))))
+		versions = append(versions, strings.TrimSpace(output(t, exec.Command(deb, "-f", found[1], "Version"))))
 	}
-	if err := exec.Command("dpkg", "--compare-versions", versions[0], "lt", versions[1]).Run(); err != nil {
+	if err := exec.Command(dpkg, "--compare-versions", versions[0], "lt", versions[1]).Run(); err != nil {
 		t.Errorf("%q is not older than %q", versions[0], versions[1])
 	}
 }
