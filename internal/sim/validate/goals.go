@@ -51,8 +51,8 @@ controls keep them, and does the simulator show that uncoupled ones do not?`,
 			Method: `Bottlenecks of 10 Mbit/s with a round trip time of 80 ms without queues, and early detection as in Khalili et al. (CoNEXT 2012):
 they share losses evenly among connections. Other traffic is TCPs with NewReno. Rates are payload that arrived, after a warm-up. In the third
 table there are no other connections, and losses are given: 0.1 % on one path, 0.4 % on the other. What comes out is then a fixed point that
-can be computed: windows in proportion to 1/√p without coupling, to 1/p for LIA (RFC 6356, section 5), as
-(1 + α)(4 + α) / (10 min(α, 3/2)) = p/p_best for BALIA (Peng et al. 2016, from its increase and decrease); OLIA keeps only probing on the worse.`,
+can be computed. Windows are in proportion to 1/√p without coupling, and to 1/p for LIA (RFC 6356, section 5). For BALIA
+(1 + α)(4 + α) / (10 min(α, 3/2)) = p/p_best (Peng et al. 2016, from its increase and decrease). OLIA keeps only probing on the worse.`,
 		}
 		for _, f := range []func() (Table, []Claim){first, second, third} {
 			t, claims := f()

@@ -36,11 +36,11 @@ func ns2(b *bench, o Options) func() Part {
 	part := Part{
 		Title:    "One TCP beside ns-2",
 		Question: "Does the simulator agree with the one that the experiments on resequencing were first made with?",
-		Method: fmt.Sprintf(`The same connection in both, %d runs each: %d s over a link that loses packets at random, after one without limits and %s of delay;
-segments of %d bytes and headers of %d, an acknowledgement for each segment, an initial window of %d. The send window is 40 segments as in
-the experiments (53.6 kB) and the link has %s, or the window has no limit and the link has %s. ns-2 runs its `+"`Agent/TCP/FullTcp/Sack`"+`, from which the program of these experiments
-derives its subflows; its script is internal/sim/validate/ns2.tcl; the handshake, which ns-2 makes and the simulator leaves out here, does not count. Each simulator draws its own losses, so the means differ by chance: z is the
-difference over its standard error, and |z| is above 2 in one of 22 cells even where nothing differs.`,
+		Method: fmt.Sprintf(`The same connection in both, %d runs each: %d s over a link that loses packets at random, after one without limits and %s of delay; segments of %d bytes and
+headers of %d, an acknowledgement for each segment, an initial window of %d. The send window is 40 segments as in the experiments (53.6 kB) and the link has
+%s, or the window has no limit and the link has %s. ns-2 runs its `+"`Agent/TCP/FullTcp/Sack`"+`, from which the program of these experiments derives its
+subflows. Its script is internal/sim/validate/ns2.tcl. The handshake, which ns-2 makes and the simulator leaves out here, does not count. Each simulator draws its
+own losses, so the means differ by chance: z is the difference over its standard error, and |z| is above 2 in one of 22 cells even where nothing differs.`,
 			ns2Runs, ns2Seconds, ns2Access, ns2Segment, ns2Header, ns2Initial, ns2Rate(40), ns2Rate(0)),
 	}
 	part.Answer = `One difference is left out of the table, because it is not of the same kind. Where a window without limit meets a link of 10 Mbit/s, a queue of
