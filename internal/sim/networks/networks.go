@@ -170,30 +170,46 @@ func (w *world) brings(m belief.Mode) float64 {
 	}
 }
 
-// connection has a bulk connection, part by part.
-func (w *world) connection(now time.Time, t *belief.Table, n *Network, r *rand.Rand) {
-	level := math.Exp(w.Between*r.NormFloat64()) * partBytes
+// most is what the best mode brings.
+func (w *world) most() float64 {
 	most := 0.0
 	for _, m := range modes {
 		most = max(most, w.brings(m))
 	}
+	return most
+}
+
+// enter returns the mode of the network, and counts a change.
+func (w *world) enter(now time.Time, t *belief.Table, n *Network) belief.Mode {
+	m := t.Mode(now, w.prefix, w.origin, modes)
+	if w.mode != "" && m != w.mode {
+		n.Changes++
+	}
+	w.mode = m
+	return m
+}
+
+// scatter draws the logarithm of what a measurement with this standard deviation is off by.
+func scatter(noise float64, r *rand.Rand) float64 {
+	if r.Float64() < outliers {
+		noise *= outlierFactor
+	}
+	return noise * r.NormFloat64()
+}
+
+// connection has a bulk connection, part by part.
+func (w *world) connection(now time.Time, t *belief.Table, n *Network, r *rand.Rand) {
+	level := math.Exp(w.Between*r.NormFloat64()) * partBytes
+	most := w.most()
 	brought, tried, within := 0.0, false, true
 	for part := range parts {
-		m := t.Mode(now, w.prefix, w.origin, modes)
-		if w.mode != "" && m != w.mode {
-			n.Changes++
-		}
-		w.mode = m
+		m := w.enter(now, t, n)
 		if part > 0 && !tried {
 			tried = true
 			if c, i, ok := t.Try(now, w.prefix, w.origin, modes, level*brought, level*w.brings(w.mode)); ok {
-				noise := w.Within
-				if r.Float64() < outliers {
-					noise *= outlierFactor
-				}
 				ratio := w.brings(c) / w.brings(i)
 				bytes := level * w.brings(c)
-				err := t.Learn(now, w.prefix, belief.Pair{Challenger: c, Incumbent: i, Ratio: ratio * math.Exp(noise*r.NormFloat64()), Bytes: bytes})
+				err := t.Learn(now, w.prefix, belief.Pair{Challenger: c, Incumbent: i, Ratio: ratio * math.Exp(scatter(w.Within, r)), Bytes: bytes})
 				if err != nil {
 					panic("BUG: " + err.Error())
 				}
@@ -215,20 +231,8 @@ func (w *world) connection(now time.Time, t *belief.Table, n *Network, r *rand.R
 
 // shortConnection has a connection that is in one mode from its start to its end.
 func (w *world) shortConnection(now time.Time, t *belief.Table, n *Network, r *rand.Rand) {
-	noise := w.Between
-	if r.Float64() < outliers {
-		noise *= outlierFactor
-	}
-	scatter := noise * r.NormFloat64()
-	m := t.Mode(now, w.prefix, w.origin, modes)
-	if w.mode != "" && m != w.mode {
-		n.Changes++
-	}
-	w.mode = m
-	most := 0.0
-	for _, m := range modes {
-		most = max(most, w.brings(m))
-	}
+	off := scatter(w.Between, r)
+	m, most := w.enter(now, t, n), w.most()
 	at := m
 	if w.challenger != "" && w.usual.Of(m) {
 		at = w.challenger
@@ -236,7 +240,7 @@ func (w *world) shortConnection(now time.Time, t *belief.Table, n *Network, r *r
 	w.challenger = ""
 	// All have the same size. What they would have brought in the time of one is what counts.
 	bytes := parts * float64(partBytes) * w.brings(at)
-	goodput := bytes * math.Exp(scatter)
+	goodput := bytes * math.Exp(off)
 	t.Closed(now, w.prefix, func() uint32 { return w.origin }, at, belief.Outcome{Bytes: uint64(bytes), Goodput: goodput})
 	if at != m {
 		pair := belief.Pair{Challenger: at, Incumbent: m, Apart: 1, Ratio: w.usual.Ratio([]float64{goodput}), Bytes: bytes}
