@@ -12,8 +12,7 @@ import (
 
 // InLab returns the scenario of the world without the traffic that only the simulator has.
 func (w World) InLab(base *scenario.Spec) *scenario.Spec {
-	w.Extra = slices.DeleteFunc(slices.Clone(w.Extra), func(name string) bool { return w.traffic(name).Beside > 0 })
-	s := w.Spec(base)
+	s := w.Spec(base).ForLab()
 	// Only the simulator can choose where connections begin.
 	for name, t := range s.Experiment.Transports {
 		switch {
