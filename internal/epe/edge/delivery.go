@@ -457,7 +457,7 @@ func (e *egress) deliveredRoute(prefix netip.Prefix, g *group) route.Route {
 	r := route.Route{Table: route.MainTable, Dst: prefix, Metric: metric, Kind: route.Unicast}
 	if g != nil && g.sprayed != nil {
 		// The kernel knows of no headroom that the header with the SID needs.
-		r.Link, r.Program, r.MTU = e.config.Interface, g.sprayed.program, uint32(e.mtu-e.config.encap().Overhead())
+		r.Link, r.Program, r.MTU = e.config.Interface, g.sprayed.program, uint32(e.fits())
 		return r
 	}
 	if g != nil {
@@ -465,7 +465,7 @@ func (e *egress) deliveredRoute(prefix netip.Prefix, g *group) route.Route {
 	}
 	switch {
 	case g != nil && g.leads[0].mark != 0:
-		r.MTU = uint32(e.mtu - e.config.encap().Overhead())
+		r.MTU = uint32(e.fits())
 	case e.config.encap() == route.EncapRed:
 		r.MTU = uint32(e.mtu) + redHeadroom
 	}

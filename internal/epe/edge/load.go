@@ -497,7 +497,7 @@ func (e *Edge) measureFlows(ctx context.Context, diag *mptcp.Diag) (_ map[flowEn
 // are left to other programs, they are not known.
 func (e *Edge) bestLinks(ctx context.Context, networks []netip.Prefix) map[netip.Prefix]capacity.Link {
 	links := map[netip.Prefix]capacity.Link{}
-	if e.config.BestPaths == LeaveBestPaths {
+	if e.config.BestPaths == LeaveBestPaths || len(networks) == 0 {
 		return links
 	}
 	type hop struct {

@@ -62,7 +62,7 @@ func (e *Edge) startObserver() (reason string) {
 	}
 	o := &observer{ended: make(chan struct{}, 2), due: make(chan struct{}, 1)}
 	err := e.namespace.Do(func() (err error) {
-		if o.watcher, err = outcome.New(outcome.Options{Bulk: belief.Bulk, Groups: e.groups, Links: e.config.links(), Fits: e.fits()}); err != nil {
+		if o.watcher, err = outcome.New(outcome.Options{Bulk: belief.Bulk, Groups: e.groups, Links: e.config.links(), Fits: e.quicLimit()}); err != nil {
 			return err
 		}
 		if o.diag, err = mptcp.DialDiag(); err != nil {
@@ -95,21 +95,21 @@ func (e *Edge) startObserver() (reason string) {
 	return ""
 }
 
-// fits returns the bytes of an IP packet that fits with the header that has a SID; 0: packets are left
-// alone.
-func (e *Edge) fits() int {
+// quicLimit returns the bytes of a packet of QUIC, beyond which it is dropped where it has no SID; 0:
+// packets are left alone.
+func (e *Edge) quicLimit() int {
 	if e.egress.delivery.rules.dry {
 		return 0
 	}
-	return max(e.egress.mtu-e.config.encap().Overhead(), 0)
+	return max(e.egress.fits(), 0)
 }
 
-// limitQUIC applies fits after a change.
+// limitQUIC applies the limit after a change.
 func (e *Edge) limitQUIC() {
 	if e.observer == nil {
 		return
 	}
-	if err := e.observer.watcher.SetFits(e.fits()); err != nil {
+	if err := e.observer.watcher.SetFits(e.quicLimit()); err != nil {
 		e.log.Warn("QUIC connections may carry nothing once they are moved to another path", "err", err)
 	}
 }

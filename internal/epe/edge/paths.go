@@ -264,6 +264,9 @@ func (e *egress) startWalk(resize bool) {
 	}
 }
 
+// fits returns the bytes of an IP packet that fits with the header that has a SID.
+func (e *egress) fits() int { return e.mtu - e.config.encap().Overhead() }
+
 // setMTU applies another MTU of the interface to all routes that have it.
 func (e *egress) setMTU(mtu int) {
 	if mtu == e.mtu {
