@@ -16,21 +16,32 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
+// routed makes a host and a server with a router between them, which forwards. The commands of each
+// configure its interfaces: eth0 of host and server, in and out of the router.
+func routed(t *testing.T, onHost, onRouter, onServer string) (host, router, server string) {
+	t.Helper()
+	host, router, server = netnstest.New(t), netnstest.New(t), netnstest.New(t)
+	for _, c := range []struct{ namespace, commands string }{
+		{router, "link add in type veth peer name eth0 netns " + host}, {router, "link add out type veth peer name eth0 netns " + server},
+		{host, "link set eth0 up; " + onHost}, {router, "link set in up; link set out up; " + onRouter}, {server, "link set eth0 up; " + onServer},
+	} {
+		if _, err := netnstest.TryIP(t, c.namespace, c.commands); err != nil {
+			t.Fatalf("%s: %v", c.commands, err)
+		}
+	}
+	netnstest.Do(t, router, func() error {
+		return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv6.conf.all.forwarding", "1"))
+	})
+	return host, router, server
+}
+
 // TestTranslation: packets from the sources that leave by the interfaces are masqueraded, others
 // are not.
 func TestTranslation(t *testing.T) {
-	host, router, server := netnstest.New(t), netnstest.New(t), netnstest.New(t)
-	run := func(namespace, commands string) {
-		t.Helper()
-		if _, err := netnstest.TryIP(t, namespace, commands); err != nil {
-			t.Fatalf("%s: %v", commands, err)
-		}
-	}
-	run(router, "link add in type veth peer name eth0 netns "+host)
-	run(router, "link add out type veth peer name eth0 netns "+server)
-	run(host, "link set eth0 up; -4 addr add 192.168.1.2/24 dev eth0; -6 addr add fd01::2/64 dev eth0 nodad; -4 route add default via 192.168.1.1; -6 route add default via fd01::1")
-	run(router, "link set in up; link set out up; -4 addr add 192.168.1.1/24 dev in; -6 addr add fd01::1/64 dev in nodad; -4 addr add 203.0.113.1/24 dev out; -6 addr add fd02::1/64 dev out nodad")
-	run(server, "link set eth0 up; -4 addr add 203.0.113.2/24 dev eth0; -6 addr add fd02::2/64 dev eth0 nodad; -4 route add 192.168.1.0/24 via 203.0.113.1; -6 route add fd01::/64 via fd02::1")
+	host, router, server := routed(t,
+		"-4 addr add 192.168.1.2/24 dev eth0; -6 addr add fd01::2/64 dev eth0 nodad; -4 route add default via 192.168.1.1; -6 route add default via fd01::1",
+		"-4 addr add 192.168.1.1/24 dev in; -6 addr add fd01::1/64 dev in nodad; -4 addr add 203.0.113.1/24 dev out; -6 addr add fd02::1/64 dev out nodad",
+		"-4 addr add 203.0.113.2/24 dev eth0; -6 addr add fd02::2/64 dev eth0 nodad; -4 route add 192.168.1.0/24 via 203.0.113.1; -6 route add fd01::/64 via fd02::1")
 	set := func(links, sources string) {
 		t.Helper()
 		tr := Translation{Table: "tabane-test", Links: strings.Fields(links)}
@@ -39,9 +50,6 @@ func TestTranslation(t *testing.T) {
 		}
 		netnstest.Do(t, router, tr.Set)
 	}
-	netnstest.Do(t, router, func() error {
-		return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv6.conf.all.forwarding", "1"))
-	})
 	const own4, own6, seen4, seen6 = "192.168.1.2", "fd01::2", "203.0.113.1", "fd02::1"
 	for _, tt := range []struct{ links, sources, want4, want6 string }{
 		{"out", "192.168.0.0/23 fd01::/63", seen4, seen6},
@@ -65,20 +73,13 @@ func TestTranslation(t *testing.T) {
 // TestTranslationLeaksNothing: packets of no connection, which the kernel does not translate, do not
 // leave.
 func TestTranslationLeaksNothing(t *testing.T) {
-	host, router, server := netnstest.New(t), netnstest.New(t), netnstest.New(t)
-	for _, c := range []struct{ namespace, commands string }{
-		{router, "link add in type veth peer name eth0 netns " + host}, {router, "link add out type veth peer name eth0 netns " + server},
-		{host, "link set eth0 up; -4 addr add 192.168.1.2/24 dev eth0; -4 route add default via 192.168.1.1"},
-		{router, "link set in up; link set out up; -4 addr add 192.168.1.1/24 dev in; -4 addr add 203.0.113.1/24 dev out"},
-		{server, "link set eth0 up; -4 addr add 203.0.113.2/24 dev eth0"},
-	} {
-		if _, err := netnstest.TryIP(t, c.namespace, c.commands); err != nil {
-			t.Fatalf("%s: %v", c.commands, err)
-		}
-	}
+	host, router, server := routed(t,
+		"-4 addr add 192.168.1.2/24 dev eth0; -4 route add default via 192.168.1.1",
+		"-4 addr add 192.168.1.1/24 dev in; -4 addr add 203.0.113.1/24 dev out",
+		"-4 addr add 203.0.113.2/24 dev eth0")
 	for _, sources := range []string{"10.0.0.0/8", "192.168.0.0/16"} {
 		tr := Translation{Table: "tabane-test", Links: []string{"out"}, Sources: []netip.Prefix{netip.MustParsePrefix(sources)}}
-		netnstest.Do(t, router, func() error { return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), tr.Set()) })
+		netnstest.Do(t, router, tr.Set)
 		var at net.PacketConn
 		netnstest.Do(t, server, func() (err error) { at, err = net.ListenPacket("ip4:tcp", "203.0.113.2"); return err })
 		netnstest.Do(t, host, func() error {
@@ -120,20 +121,10 @@ func TestTranslationLeaksNothing(t *testing.T) {
 // TestTranslationKeeps: packets from sources that are kept leave with these, and nobody connects to
 // one from elsewhere, unless it is open.
 func TestTranslationKeeps(t *testing.T) {
-	host, router, server := netnstest.New(t), netnstest.New(t), netnstest.New(t)
-	for _, c := range []struct{ namespace, commands string }{
-		{router, "link add in type veth peer name eth0 netns " + host}, {router, "link add out type veth peer name eth0 netns " + server},
-		{host, "link set eth0 up; -4 addr add 198.51.100.2/24 dev eth0; -6 addr add 2001:db8:1::2/64 dev eth0 nodad; -4 route add default via 198.51.100.1; -6 route add default via 2001:db8:1::1"},
-		{router, "link set in up; link set out up; -4 addr add 198.51.100.1/24 dev in; -6 addr add 2001:db8:1::1/64 dev in nodad; -4 addr add 203.0.113.1/24 dev out; -6 addr add 2001:db8:2::1/64 dev out nodad"},
-		{server, "link set eth0 up; -4 addr add 203.0.113.2/24 dev eth0; -6 addr add 2001:db8:2::2/64 dev eth0 nodad; -4 route add default via 203.0.113.1; -6 route add default via 2001:db8:2::1"},
-	} {
-		if _, err := netnstest.TryIP(t, c.namespace, c.commands); err != nil {
-			t.Fatalf("%s: %v", c.commands, err)
-		}
-	}
-	netnstest.Do(t, router, func() error {
-		return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv6.conf.all.forwarding", "1"))
-	})
+	host, router, server := routed(t,
+		"-4 addr add 198.51.100.2/24 dev eth0; -6 addr add 2001:db8:1::2/64 dev eth0 nodad; -4 route add default via 198.51.100.1; -6 route add default via 2001:db8:1::1",
+		"-4 addr add 198.51.100.1/24 dev in; -6 addr add 2001:db8:1::1/64 dev in nodad; -4 addr add 203.0.113.1/24 dev out; -6 addr add 2001:db8:2::1/64 dev out nodad",
+		"-4 addr add 203.0.113.2/24 dev eth0; -6 addr add 2001:db8:2::2/64 dev eth0 nodad; -4 route add default via 203.0.113.1; -6 route add default via 2001:db8:2::1")
 	for _, tt := range []struct {
 		kept, open string
 		seen4      string
