@@ -29,9 +29,9 @@ type retransTimer struct {
 	count int64
 }
 
-// sample adds a round-trip time, and that of the segment that was sent last of those acknowledged,
-// which may be shorter, because its acknowledgement was not delayed; minRTO is the minimum of the part of the timeout that exceeds
-// SRTT.
+// sample adds a round-trip time, and that of the segment that was sent last of those acknowledged.
+// The latter may be shorter: its acknowledgement was not delayed. minRTO is the minimum of the part
+// of the timeout that exceeds SRTT.
 func (t *retransTimer) sample(rtt, latest, minRTO time.Duration) {
 	t.rtt.Update(rtt)
 	t.rtt.MinRTT = min(t.rtt.MinRTT, latest)

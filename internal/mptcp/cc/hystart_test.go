@@ -51,8 +51,9 @@ func TestHyStart(t *testing.T) {
 }
 
 // TestHyStartRounds: a round begins with the first acknowledgement of what was sent in it (after
-// end_seq). If it began with one before, each round would begin earlier in the train of acknowledgements of
-// its predecessor, whose last ones are late because they waited behind the others.
+// end_seq). If it began with one before, each round would begin earlier in the train of
+// acknowledgements of its predecessor. The last ones of a train are late: they waited behind the
+// others.
 func TestHyStartRounds(t *testing.T) {
 	s := []Subflow{Start(40)}
 	f := &s[0]
