@@ -3,8 +3,11 @@
  * The programs of the paths' interfaces whose packets begin with the IP header. They are compiled apart, because with
  * the length of the link's header in a variable each packet would take longer.
  */
-#define RAW
+#include "packet.h"
 
-enum { LINK_HEADER = 0 };
+enum { LINK_HEADER = 0 }; /* bytes before the IP header */
 
-#include "forward.c"
+#include "join.h"
+#include "restore.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -87,7 +87,7 @@ func packetsOf(t *testing.T, p *ebpf.Program) uint64 {
 // TestSplitAtOnce: where processors send to a peer at the same time, no packet is missing in the
 // counters or in the virtual queues, and paths take turns as the ratio says.
 func TestSplitAtOnce(t *testing.T) {
-	const rounds, repeat = 1000, 200
+	const rounds, repeat, filling = 1000, 200, 50
 	m := message{Packet: dataplane.Packet{Src: from4, Dst: to4, Protocol: 17, SrcPort: 1, DstPort: 2}, hops: 255, payload: 446}
 	frame := m.frame()
 	size := uint64(len(frame) - 14)
@@ -123,10 +123,13 @@ func TestSplitAtOnce(t *testing.T) {
 			}
 			return peer.Queues.Empty[0] + peer.Queues.Empty[1]
 		}
-		// Both have packets; then one more is one more line.
-		for range 4 {
-			p.run(t, frame)
+		// Both have packets for 2.5 s at least, longer than a busy machine stops this thread; then one more is one more line.
+		for range filling {
+			if _, err := p.objects.Split.Run(&ebpf.RunOptions{Data: frame, Repeat: repeat}); err != nil {
+				t.Fatal(err)
+			}
 		}
+		filled := packetsOf(t, p.objects.Split)
 		before := queues()
 		p.run(t, frame)
 		line := queues() - before
@@ -151,7 +154,7 @@ func TestSplitAtOnce(t *testing.T) {
 		if first := (packets + 3) / 4; discipline == "ratio" && got.Paths[0].Packets != first {
 			t.Errorf("%d of %d packets over the path with the first of four turns, want %d", got.Paths[0].Packets, packets, first)
 		}
-		if added, want := queues()-before, int64(packets-4)*line; added != want {
+		if added, want := queues()-before, int64(packets-filled)*line; added != want {
 			t.Errorf("%s: %v were added to the queues, want %v", discipline, time.Duration(added), time.Duration(want))
 		}
 	}
