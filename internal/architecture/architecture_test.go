@@ -218,7 +218,7 @@ var reserved = []struct {
 	// The lab writes the files that its daemons read; it reads none, so the strictness of
 	// config does not suffer.
 	{"github.com/goccy/go-yaml", []string{"internal/cli/config", "internal/lab", "internal/experiment/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
-	{"github.com/cilium/ebpf", []string{"internal/kernel/bpf", "internal/epe/flowcount", "internal/epe/outcome", "internal/epe/silence", "internal/epe/spray", "internal/mptcp/protocol", "internal/mptcp/ccbpf", "internal/gateway/openbpf", "internal/gateway/relay", "internal/lab/wire"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
+	{"github.com/cilium/ebpf", []string{"internal/kernel/bpf", "internal/kernel/bpf/bpftest", "internal/epe/flowcount", "internal/epe/outcome", "internal/epe/silence", "internal/epe/spray", "internal/mptcp/protocol", "internal/mptcp/ccbpf", "internal/gateway/openbpf", "internal/gateway/relay", "internal/lab/wire"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/gomodule/redigo", []string{"internal/epe/share"}, "the store of a site is behind share, which bounds what it answers"},
 	{"github.com/quic-go", []string{"internal/cli/lab"}, "HTTP/3 is something to measure with, and no program on a production host has it"},
 	{"github.com/google/nftables", []string{"internal/kernel/nft"}, "nf_tables is nft's"},

@@ -158,10 +158,14 @@ func TestHostIsRestored(t *testing.T) {
 		restored("another pair", "programs of open peers", ip("link del tabane-seg0; link add tabane-seg0 type veth peer name tabane-seg1"))
 		detach := func(name string) func() error {
 			return func() error {
-				if legacy {
-					return detachFilters(name)
+				at, err := netlink.LinkByName(name)
+				if err != nil {
+					return err
 				}
-				return detachLinks(name)
+				if legacy {
+					return detachFilters(at)
+				}
+				return bpftest.DetachIngress(at.Attrs().Index)
 			}
 		}
 		restored("LAN", "programs of open peers", detach(lanName))
@@ -223,36 +227,10 @@ func (c *carrying) Status() dataplane.Status {
 }
 
 // detachFilters removes all filters at ingress of an interface.
-func detachFilters(name string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	list, err := netlink.FilterList(l, netlink.HANDLE_MIN_INGRESS)
+func detachFilters(at netlink.Link) error {
+	list, err := netlink.FilterList(at, netlink.HANDLE_MIN_INGRESS)
 	for _, f := range list {
 		err = errors.Join(err, netlink.FilterDel(f))
 	}
 	return err
-}
-
-// detachLinks detaches all tcx links at ingress of an interface, as bpftool link detach does.
-func detachLinks(name string) error {
-	at, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	all := new(link.Iterator)
-	defer all.Close()
-	for all.Next() {
-		info, err := all.Link.Info()
-		if err != nil {
-			return err
-		}
-		if on := info.TCX(); on != nil && on.Ifindex == uint32(at.Attrs().Index) && ebpf.AttachType(on.AttachType) == ebpf.AttachTCXIngress {
-			if err := all.Link.Detach(); err != nil {
-				return err
-			}
-		}
-	}
-	return all.Err()
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/kernel/bpf/bpftest"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
@@ -549,7 +550,7 @@ func TestReattached(t *testing.T) {
 			if legacy {
 				return Clear()
 			}
-			return detachFirst(m.relay.Short.Index)
+			return bpftest.DetachIngress(m.relay.Short.Index)
 		})
 		relay()
 		if n := attachedTo(t, m); n != 2 {
@@ -561,23 +562,6 @@ func TestReattached(t *testing.T) {
 			t.Errorf("legacy %t: %v", legacy, err)
 		}
 	}
-}
-
-// detachFirst detaches the first tcx program at ingress of an interface, as another process may.
-func detachFirst(index int) error {
-	all, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
-	if err != nil {
-		return err
-	}
-	id, ok := all.Programs[0].LinkID()
-	if !ok {
-		return errors.New("the program has no link")
-	}
-	l, err := link.NewFromID(id)
-	if err != nil {
-		return err
-	}
-	return errors.Join(l.Detach(), l.Close())
 }
 
 // TestInterfaceOfAnotherLeader: when the interface of one leader is gone, its relay fails and keeps

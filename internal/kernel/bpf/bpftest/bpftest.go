@@ -1,5 +1,5 @@
-// Package bpftest compares the committed objects of eBPF programs with their sources, and mounts
-// file systems for their pins. It loads none of them.
+// Package bpftest compares the committed objects of eBPF programs with their sources, mounts
+// file systems for their pins, and detaches programs as others may. It loads none of them.
 package bpftest
 
 import (
