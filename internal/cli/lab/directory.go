@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -56,6 +57,30 @@ func resultDirectory(dir string) (madeDirectory, error) {
 		return "", &cli.Failure{What: "write result to", Name: dir, Why: errors.New("it has other content than a result"), Do: "choose another with --out"}
 	}
 	return "", nil
+}
+
+// partDirectory returns the directory for the result of an experiment that ended early: dir, or a new
+// one beside it where dir has an earlier result, which stays.
+func partDirectory(dir string) (string, error) {
+	if _, err := os.Lstat(filepath.Join(dir, resultFile)); errors.Is(err, fs.ErrNotExist) {
+		return dir, nil
+	}
+	beside, err := filepath.Abs(dir) // that has a name, unlike "." and ".."
+	if err != nil {
+		return "", cli.FileFailure("make directory beside", dir, err)
+	}
+	if base := filepath.Base(dir); base != "." && base != ".." {
+		beside = filepath.Clean(dir)
+	}
+	for n := 1; ; n++ {
+		part := fmt.Sprintf("%s-part%d", beside, n)
+		switch err := os.Mkdir(part, 0o755); {
+		case err == nil:
+			return part, nil
+		case !errors.Is(err, fs.ErrExist):
+			return "", cli.FileFailure("make directory", part, err)
+		}
+	}
 }
 
 // replaceResult has write put a result into a new directory inside dir, and replaces the earlier

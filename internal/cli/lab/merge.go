@@ -18,7 +18,7 @@ import (
 )
 
 type mergeFlags struct {
-	out, summary string
+	out, summary, name string
 	metrics      []string
 }
 
@@ -50,6 +50,7 @@ Exit code 0: all expectations hold; 1: some do not; 2: the results cannot be joi
 	flags := c.Flags()
 	flags.StringVar(&f.out, "out", "", "`directory` for the result (default out/NAME-merged, none with --summary); an earlier result in it is replaced")
 	flags.StringVar(&f.summary, "summary", "", "write the result without its runs to this `file`")
+	flags.StringVar(&f.name, "name", "", "`name` that the results were given by --name (default: the scenario's)")
 	metricFlag(flags, &f.metrics, "a `metric` of --summary", "all")
 	return c
 }
@@ -58,6 +59,9 @@ func (a *app) merge(name string, parts []string, f mergeFlags) error {
 	const what = "merge results of scenario"
 	spec, err := loadScenario(name)
 	if err != nil {
+		return err
+	}
+	if spec, err = renamed(spec, f.name); err != nil {
 		return err
 	}
 	var list []result.Result
@@ -70,7 +74,7 @@ func (a *app) merge(name string, parts []string, f mergeFlags) error {
 	}
 	whole, err := result.Merge(list)
 	if err == nil && whole.Scenario != spec.Name {
-		err = fmt.Errorf("they are of scenario %s", whole.Scenario)
+		err = fmt.Errorf("they are of scenario %s, or ran with --name %[1]s", whole.Scenario)
 	}
 	if err != nil {
 		return &cli.Failure{What: "merge results", Name: strings.Join(parts, ", "), Why: err, Do: "name results of parts of one experiment"}

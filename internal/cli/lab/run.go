@@ -46,8 +46,9 @@ func (a *app) labRun() *cobra.Command {
 		Long: `Run builds the scenario's network, delivers every traffic over every transport in every case, and removes the network. The
 result is written to a directory: result.json, CSV files, figures, and report.html with all of it.
 
-Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it could not run, or was interrupted. An
-interrupted run removes everything it created.`,
+Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it could not run, or was interrupted. If it ends
+early, it removes the labs, and writes the result of the runs that were done. An earlier result in the directory then stays,
+and the new one goes beside it, to DIR-part1 or the next number. "lab merge" joins parts.`,
 		Example: `  tabane lab run epe-steady --quick
   tabane lab run epe-steady --trials 5 --out /tmp/epe
   tabane lab run epe-failure --case a-down,a-hole --transport mptcp-epe
@@ -219,11 +220,14 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 		},
 	})
 	screen.clear()
-	if err != nil {
+	if err != nil && len(outcome.Runs) == 0 {
 		return o, labFailure(ctx, "run scenario", name, err)
 	}
 	fmt.Fprintf(a.Err, "took %s\n", clock(time.Duration(outcome.Seconds*float64(time.Second))))
 	extra := report.Extra{Series: series, Archives: archives, Command: f.command(name), Text: scenarioText(name, p.spec), Made: time.Now(), Quick: f.quick}
+	if err != nil {
+		return a.writePart(ctx, name, f, labOutcome{spec: p.spec, lab: outcome}, extra, err)
+	}
 	if p.simulation != nil {
 		// After the lab, because the simulator uses all CPUs.
 		simulated, err := simrun.Run(ctx, simrun.Options{
@@ -236,6 +240,27 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 	}
 	o = labOutcome{p.spec, outcome, extra.Simulated}
 	return o, replaceResult(f.out, func(dir string) error { return report.Write(dir, outcome, p.spec, extra) })
+}
+
+// writePart writes the report of an experiment that ended early, for the reason why, which is part of
+// the error it returns.
+func (a *app) writePart(ctx context.Context, name string, f *runFlags, o labOutcome, extra report.Extra, why error) (labOutcome, error) {
+	dir, left, err := f.out, "all runs were done, and are in ", error(nil)
+	if o.lab.Planned > 0 {
+		left = fmt.Sprintf("tabane lab merge joins the %d of %d runs that were done with others: they are in ", len(o.lab.Runs), o.lab.Planned)
+		dir, err = partDirectory(dir)
+	}
+	if err == nil {
+		err = replaceResult(dir, func(dir string) error { return report.Write(dir, o.lab, o.spec, extra) })
+	}
+	if err != nil {
+		return o, errors.Join(labFailure(ctx, "run scenario", name, why), err)
+	}
+	f.out = dir
+	if ctx.Err() != nil {
+		why = cli.ErrInterrupted
+	}
+	return o, &cli.Failure{What: "run scenario", Name: name, Why: why, Do: left + dir}
 }
 
 // command returns the command line that reproduces the result.

@@ -35,9 +35,9 @@ type pageData struct {
 	// trials.
 	Verdict, Headline, Scope string
 	Failures                 []string
-	// Busy reports that the host was too busy, if it was.
-	Busy   string
-	Result *pageTable
+	// Early reports that the experiment ended early, and Busy that the host was too busy, if so.
+	Early, Busy string
+	Result      *pageTable
 	// FiguresFirst puts the figures before a long table.
 	FiguresFirst bool
 	Topology     pageFigure
@@ -66,7 +66,7 @@ func writePage(r result.Result, spec *scenario.Spec, extra Extra, all []row, com
 	trials := trialsOf(r.Runs)
 	d := pageData{
 		Title: orName(spec.Title, r.Scenario), Question: clean(spec.Question), Command: clean(extra.Command), Text: printable(extra.Text),
-		About: about(r, spec, extra, trials), Busy: busy(r), Files: []string{"result.json", "summary.csv", "runs.csv"}, RunCount: len(r.Runs),
+		About: about(r, spec, extra, trials), Early: early(r), Busy: busy(r), Files: []string{"result.json", "summary.csv", "runs.csv"}, RunCount: len(r.Runs),
 	}
 	if e.Kind == scenario.KindWeb {
 		d.Files = append(d.Files, "comparisons.csv", "browsertime.json")

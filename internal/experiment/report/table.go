@@ -282,6 +282,9 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec, width int) error {
 		fmt.Fprintf(&b, "not judged  %s: %s\n", clean(n.Name), clean(n.Why))
 	}
 	b.WriteString(findingsText(r))
+	if note := early(r); note != "" {
+		fmt.Fprintf(&b, "\n%s\n", note)
+	}
 	if note := busy(r); note != "" && !r.Holds() {
 		fmt.Fprintf(&b, "\n%s\n", note)
 	}
@@ -329,6 +332,14 @@ func goodputLines(all []row, e *scenario.Experiment) [][]string {
 		}
 	}
 	return lines
+}
+
+// early reports how many runs there are of an experiment that ended early, and is empty otherwise.
+func early(r result.Result) string {
+	if r.Planned == 0 {
+		return ""
+	}
+	return fmt.Sprintf("It ended early: %d of %d runs were done.", len(r.Runs), r.Planned)
 }
 
 // busy reports in how many runs the host was too busy for exact results, and is empty if there were

@@ -23,20 +23,27 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	if len(r.Findings) > 0 {
 		fields = append(fields, field{keyFindings, r.Findings})
 	}
+	if r.Planned > 0 {
+		fields = append(fields, field{keyPlanned, r.Planned})
+	}
 	return marshalObject(fields...)
 }
 
 // The optional keys of a result.
-const keyNotJudged, keyFindings = "not_judged", "findings"
+const keyNotJudged, keyFindings, keyPlanned = "not_judged", "findings", "planned"
 
 // UnmarshalJSON reads what MarshalJSON wrote and nothing else.
 func (r *Result) UnmarshalJSON(data []byte) error {
 	var got Result
 	err := unmarshalObject(data,
 		field{"schema", &got.Schema}, field{"scenario", &got.Scenario}, field{"backend", &got.Backend}, field{"seconds", &got.Seconds},
-		field{"host", &got.Host}, field{"runs", &got.Runs}, field{"summary", &got.Summary}, field{"expect", &got.Expect}, field{keyNotJudged, &got.NotJudged}, field{keyFindings, &got.Findings})
+		field{"host", &got.Host}, field{"runs", &got.Runs}, field{"summary", &got.Summary}, field{"expect", &got.Expect}, field{keyNotJudged, &got.NotJudged}, field{keyFindings, &got.Findings},
+		field{keyPlanned, &got.Planned})
 	if err != nil {
 		return err
+	}
+	if got.Planned != 0 && got.Planned <= len(got.Runs) {
+		return fmt.Errorf("%s must be more than the %d runs, got %d", keyPlanned, len(got.Runs), got.Planned)
 	}
 	if got.Schema != Schema {
 		return fmt.Errorf("schema %d is not supported, only %d", got.Schema, Schema)
@@ -220,8 +227,8 @@ func (n *NotJudged) UnmarshalJSON(data []byte) error {
 	return unmarshalObject(data, field{"name", &n.Name}, field{"want", &n.Want}, field{"why", &n.Why})
 }
 
-// unmarshalObject reads an object with exactly these fields, of which keyNotJudged and
-// keyFindings are optional.
+// unmarshalObject reads an object with exactly these fields, of which those of a result
+// without which it is complete are optional.
 func unmarshalObject(data []byte, fields ...field) error {
 	read := make([]bool, len(fields))
 	err := walkObject(data, func(name string, value json.RawMessage) error {
@@ -236,7 +243,7 @@ func unmarshalObject(data []byte, fields ...field) error {
 		return err
 	}
 	for i, f := range fields {
-		read[i] = read[i] || f.name == keyNotJudged || f.name == keyFindings
+		read[i] = read[i] || slices.Contains([]string{keyNotJudged, keyFindings, keyPlanned}, f.name)
 	}
 	if i := slices.Index(read, false); i >= 0 {
 		return fmt.Errorf("key %q is missing", fields[i].name)

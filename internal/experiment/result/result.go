@@ -40,6 +40,8 @@ type Result struct {
 	NotJudged []NotJudged
 	// Findings are published differences, tested in the runs.
 	Findings []Finding
+	// Planned is the number of runs of an experiment that ended early, with fewer; otherwise 0.
+	Planned int
 }
 
 // Host is the machine that ran an experiment.

@@ -69,7 +69,7 @@ func (x Expectation) judge(keys []result.CellKey, cells []result.Cell, failed ma
 		worstKey result.CellKey
 	)
 	for _, k := range keys {
-		if !x.selects(k) || x.against(k) == k && x.againstCell() {
+		if !x.needs(k) {
 			continue
 		}
 		value, problem := x.value(k, cells, failed)
@@ -117,6 +117,12 @@ func (x Expectation) selectsCase(name string) bool { return x.Case == "" || matc
 // againstCell reports whether cells are compared with other cells.
 func (x Expectation) againstCell() bool {
 	return strings.HasPrefix(x.Relative, relativeTransport) || strings.HasPrefix(x.Relative, relativeCase)
+}
+
+// needs reports whether the expectation is of the cell, and not only of others that are compared
+// with it.
+func (x Expectation) needs(k result.CellKey) bool {
+	return x.selects(k) && !(x.againstCell() && x.against(k) == k)
 }
 
 // against returns the cell that k is compared with.

@@ -22,7 +22,7 @@ func (s *Spec) Conclude(r result.Result) (result.Result, error) {
 		return result.Result{}, err
 	}
 	judged := *e
-	judged.Expect, r.NotJudged = e.judged(r.Backend, cells)
+	judged.Expect, r.NotJudged = e.judged(r, cells)
 	tested := slices.Clone(judged.Expect)
 	tested = slices.DeleteFunc(tested, func(x Expectation) bool { return !x.published() })
 	judged.Expect = slices.DeleteFunc(judged.Expect, Expectation.published)
@@ -36,11 +36,16 @@ func (s *Spec) Conclude(r result.Result) (result.Result, error) {
 	return r, nil
 }
 
-// judged returns the expectations that a result of the backend can be checked against, and the
-// others with the reason.
-func (e *Experiment) judged(backend string, cells []result.Cell) (expect []Expectation, not []result.NotJudged) {
+// judged returns the expectations that a result can be checked against, and the others with the
+// reason. cells summarize its runs.
+func (e *Experiment) judged(r result.Result, cells []result.Cell) (expect []Expectation, not []result.NotJudged) {
+	const notRun = "it needs cells that were not run"
 	for _, x := range e.notRun {
-		not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: "it needs cells that were not run"})
+		not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: notRun})
+	}
+	backend, keys, ran := r.Backend, e.Cells(), map[result.CellKey]bool{}
+	for _, run := range r.Runs {
+		ran[run.CellKey] = true
 	}
 	for _, x := range e.Expect {
 		lacks := ""
@@ -52,6 +57,8 @@ func (e *Experiment) judged(backend string, cells []result.Cell) (expect []Expec
 		switch {
 		case backend != "" && x.Backend != "" && x.Backend != backend:
 			not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: "it is for backend " + x.Backend})
+		case !x.published() && slices.ContainsFunc(keys, func(k result.CellKey) bool { return x.needs(k) && (!ran[k] || !ran[x.against(k)]) }):
+			not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: notRun})
 		case lacks == "" && x.unsettled(cells) != "":
 			not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: x.unsettled(cells)})
 		case lacks == "":

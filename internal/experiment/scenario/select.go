@@ -152,7 +152,7 @@ func (e *Experiment) selectFigure(f Figure, all *Experiment) (Figure, bool) {
 func (x Expectation) evaluable(keys []result.CellKey) bool {
 	found := false
 	for _, k := range keys {
-		if !x.selects(k) || x.againstCell() && x.against(k) == k {
+		if !x.needs(k) {
 			continue
 		}
 		found = true

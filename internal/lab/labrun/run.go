@@ -145,7 +145,7 @@ func Host(commit string) result.Host {
 // Run runs the scenario's experiment in labs of its own: every case with every traffic over every
 // transport, Trials times. A run that fails is recorded as failed, is not repeated, and makes
 // Result.Holds false. Run removes its labs before it returns, even after an error, a panic or the
-// end of ctx. If it returns an error, there is no result.
+// end of ctx. If it returns an error, the result has the runs that were done before, if any.
 func Run(ctx context.Context, o RunOptions) (result.Result, error) {
 	r, err := newRunner(o)
 	if err != nil {
@@ -153,7 +153,9 @@ func Run(ctx context.Context, o RunOptions) (result.Result, error) {
 	}
 	out, err := r.run(ctx)
 	if err != nil {
-		return result.Result{}, fmt.Errorf("run scenario %q: %w", o.Spec.Name, err)
+		var failed error
+		out, failed = r.part()
+		return out, fmt.Errorf("run scenario %q: %w", o.Spec.Name, errors.Join(err, failed))
 	}
 	return out, nil
 }
@@ -491,7 +493,19 @@ func (r *runner) report(e Event) {
 }
 
 func (r *runner) result() (result.Result, error) {
+	planned := 0
+	if len(r.runs) < r.total {
+		planned = r.total
+	}
 	return r.Spec.Conclude(result.Result{
-		Scenario: r.Spec.Name, Backend: "lab", Seconds: time.Since(r.begun).Seconds(), Host: Host(r.Commit), Runs: r.runs,
+		Scenario: r.Spec.Name, Backend: "lab", Seconds: time.Since(r.begun).Seconds(), Host: Host(r.Commit), Runs: r.runs, Planned: planned,
 	})
+}
+
+// part returns the result of the runs of an experiment that ended early, without any none.
+func (r *runner) part() (result.Result, error) {
+	if len(r.runs) == 0 {
+		return result.Result{}, nil
+	}
+	return r.result()
 }

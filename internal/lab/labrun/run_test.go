@@ -226,6 +226,38 @@ func TestRunCancel(t *testing.T) {
 	}
 }
 
+// TestRunEndsEarly: the runs that were done before a run is interrupted are kept.
+func TestRunEndsEarly(t *testing.T) {
+	o := runOptions(t, "early")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := 0
+	o.Progress = func(e Event) {
+		if e.Kind == RunDone {
+			if done++; done == 3 {
+				cancel()
+			}
+		}
+	}
+	outcome, err := Run(ctx, o)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if len(outcome.Runs) != done || outcome.Planned != 16 || outcome.Schema != result.Schema {
+		t.Errorf("%d runs of %d, after %d events", len(outcome.Runs), outcome.Planned, done)
+	}
+	for _, r := range outcome.Runs {
+		if r.Err() != nil || r.Metrics[result.Goodput] == 0 {
+			t.Errorf("%s: %v, %v", r.CellKey, r.Err(), r.Metrics)
+		}
+	}
+	if !outcome.Holds() {
+		t.Errorf("expectations on cells that were not run are judged: %+v", outcome.Expect)
+	}
+	for _, l := range []string{".1", ".2"} {
+		labtest.NothingLeft(t, o.Name+l)
+	}
+}
+
 func TestRunPanic(t *testing.T) {
 	o := runOptions(t, "panic")
 	o.Progress = func(e Event) {
