@@ -101,7 +101,7 @@ func (a *App) Root(long string) *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	Group(root)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return Usage(c, err) })
+	root.SetFlagErrorFunc(flagFailure)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.logLevel, "log-level", "", "minimum log level: debug, info, warn or error (default info for daemons, warn otherwise)")
 	flags.StringVar(&a.logFormat, "log-format", "text", "log format on standard error: text or json")
@@ -110,13 +110,17 @@ func (a *App) Root(long string) *cobra.Command {
 		&cobra.Group{ID: "lab", Title: "Experiments:"},
 		&cobra.Group{ID: "tools", Title: "Tools:"},
 	)
-	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		if _, err := a.Logger(io.Discard, slog.LevelInfo); err != nil {
+			return err
+		}
 		if c.GroupID != daemonGroup {
 			sighup.Default()
 		}
 		if c.Name() != mptcpifyName {
 			runtime.UnlockOSThread() // package main has locked it
 		}
+		return nil
 	}
 	root.SetHelpCommand(a.helpCommand())
 	root.AddCommand(a.versionCommand())

@@ -65,6 +65,9 @@ Traffic that has no other path is lost when the routes are withdrawn. A restart 
 			if err != nil {
 				return Invalid("--status", at, `an address and port like "`+r.DefaultStatus().String()+`"`)
 			}
+			if wait < 0 {
+				return Invalid("--wait", wait.String(), "a duration like 5s")
+			}
 			if undo && c.Flags().Changed("wait") {
 				return Usage(c, errors.New("--wait and --undo exclude each other"))
 			}

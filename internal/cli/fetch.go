@@ -73,6 +73,9 @@ func (a *App) fetch(ctx context.Context, url string, f fetchFlags) error {
 	if f.mptcp {
 		o.Transport = traffic.MPTCP
 	}
+	if err := FetchFlags(o); err != nil {
+		return err
+	}
 	lines := json.NewEncoder(a.Out)
 	live := NewLiveLine(a.Err)
 	switch {

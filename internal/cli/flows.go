@@ -67,7 +67,10 @@ interval, or has ended; all others carried nothing.`,
   tabane lab exec server -- tabane flows`,
 		Args: Arguments(0, 0, "no arguments beside flags"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
+			var invalid *UsageError
+			if err := o.check(); errors.As(err, &invalid) {
+				return err
+			} else if err != nil {
 				return Usage(c, err)
 			}
 			return a.flows(c.Context(), o)
@@ -106,6 +109,9 @@ func (o *flowsFlags) check() error {
 		return fmt.Errorf("--cpu must be above 0 and up to 100, got %v", o.cpu)
 	case o.json && o.csv:
 		return errors.New("--json and --csv exclude each other")
+	}
+	if _, err := netip.ParseAddrPort(o.metrics); err != nil && o.metrics != "" {
+		return Invalid("--metrics", o.metrics, `an address and port like "[::1]:9120"`)
 	}
 	for _, p := range o.interfaces {
 		if _, err := path.Match(p, ""); err != nil && isPattern(p) {
@@ -246,7 +252,7 @@ func (o flowsFlags) listen(ctx context.Context) (net.Listener, error) {
 	}
 	at, err := netip.ParseAddrPort(o.metrics)
 	if err != nil {
-		return nil, Invalid("--metrics", o.metrics, `an address and port like "[::1]:9120"`)
+		return nil, err
 	}
 	l, err := listen(ctx, at)
 	if err != nil {

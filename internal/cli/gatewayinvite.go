@@ -122,6 +122,9 @@ func (v *inviter) accept(key handshake.PublicKey, q join.Request) setup.Peer {
 
 func (a *App) gatewayInvite(ctx context.Context, r role.Descriptor, f *setupFlags, address []string, replace string) error {
 	const what = "invite site"
+	if _, err := parseAddresses(address); err != nil {
+		return err // before what needs privileges and the gateway
+	}
 	if err := Require(what, r.Needs...); err != nil {
 		return err
 	}

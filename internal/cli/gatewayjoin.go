@@ -95,9 +95,8 @@ func untilHangup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, syscall.SIGHUP)
 }
 
-// find examines the host.
-func (f *setupFlags) find(what string) (*setup.Host, setup.Files, error) {
-	files := setup.Files{Dir: f.dir}
+// choice returns what the flags choose.
+func (f *setupFlags) choice() (setup.Choice, error) {
 	choice := setup.Choice{LAN: f.lan, NoLAN: f.noLAN, HideLAN: f.hideLAN, NoIPv6: f.noIPv6, Port: f.port}
 	for _, text := range f.lines {
 		name, router, given := strings.Cut(text, "=")
@@ -105,7 +104,7 @@ func (f *setupFlags) find(what string) (*setup.Host, setup.Files, error) {
 		if given {
 			a, err := netip.ParseAddr(router)
 			if err != nil || !a.Is4() {
-				return nil, files, Invalid("--line", text, "INTERFACE or INTERFACE=ROUTER, as in wwan0 or eth1=192.0.2.1")
+				return choice, Invalid("--line", text, "INTERFACE or INTERFACE=ROUTER, as in wwan0 or eth1=192.0.2.1")
 			}
 			l.Via = a
 		}
@@ -114,8 +113,18 @@ func (f *setupFlags) find(what string) (*setup.Host, setup.Files, error) {
 	if f.prefix != "" {
 		var err error
 		if choice.Routed, err = netip.ParsePrefix(f.prefix); err != nil || !join.ValidPrefix(choice.Routed) {
-			return nil, files, Invalid("--prefix", f.prefix, "a public network of IPv6 of at most 64 bits, such as 2001:db8:100::/48")
+			return choice, Invalid("--prefix", f.prefix, "a public network of IPv6 of at most 64 bits, such as 2001:db8:100::/48")
 		}
+	}
+	return choice, nil
+}
+
+// find examines the host.
+func (f *setupFlags) find(what string) (*setup.Host, setup.Files, error) {
+	files := setup.Files{Dir: f.dir}
+	choice, err := f.choice()
+	if err != nil {
+		return nil, files, err
 	}
 	if dir, err := filepath.Abs(f.dir); err == nil {
 		f.dir, files.Dir = dir, dir
@@ -305,19 +314,27 @@ func addressFlag(c *cobra.Command, address *[]string) {
 	c.Flags().StringSliceVar(address, "address", nil, "an `address` that the site reaches this host at, if it is behind NAT; repeatable")
 }
 
-// publicAddresses returns those that a site reaches the host at.
-func publicAddresses(h *setup.Host, what string, given []string) ([]netip.Addr, error) {
-	const most = 4
-	list := h.Public(most)
-	if len(given) > 0 {
-		list = nil
-	}
+// parseAddresses returns the values of the flag address.
+func parseAddresses(given []string) (list []netip.Addr, err error) {
 	for _, text := range given {
 		one, err := netip.ParseAddr(text)
 		if err != nil {
 			return nil, Invalid("--address", text, "an IP address")
 		}
 		list = append(list, one)
+	}
+	return list, nil
+}
+
+// publicAddresses returns those that a site reaches the host at.
+func publicAddresses(h *setup.Host, what string, given []string) ([]netip.Addr, error) {
+	const most = 4
+	list, err := parseAddresses(given)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		list = h.Public(most)
 	}
 	if len(list) == 0 {
 		return nil, &Failure{What: what, Why: errors.New("this host has no public address"), Do: "name the one that the site reaches it at: --address ADDRESS"}
@@ -327,6 +344,12 @@ func publicAddresses(h *setup.Host, what string, given []string) ([]netip.Addr, 
 
 func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags, address []string) error {
 	const what = "set up VPS"
+	if _, err := f.choice(); err != nil {
+		return err // before what needs privileges
+	}
+	if _, err := parseAddresses(address); err != nil {
+		return err
+	}
 	record, err := f.fresh(what)
 	if err != nil {
 		return err
@@ -556,6 +579,9 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	record, err := f.fresh(what)
 	if err != nil {
 		return err
+	}
+	if _, err := f.choice(); err != nil {
+		return err // before it asks
 	}
 	invitation, err := a.invitation(ctx, args)
 	if err != nil {

@@ -37,7 +37,7 @@ type Datagrams struct {
 // Bounds of the payload of a numbered datagram in bytes: it begins with its number, 8 bytes.
 const (
 	MinDatagram = 8
-	maxDatagram = 65507
+	MaxDatagram = 65507
 )
 
 const (
@@ -66,8 +66,8 @@ func parseStream(query string) (s stream, port uint16, err error) {
 	if s.schedule, values, err = parseSchedule(query, "size", "port"); err != nil {
 		return s, 0, err
 	}
-	if s.size, err = strconv.Atoi(values.Get("size")); err != nil || s.size < MinDatagram || s.size > maxDatagram {
-		return s, 0, fmt.Errorf("size must be %d to %d bytes, got %q", MinDatagram, maxDatagram, values.Get("size"))
+	if s.size, err = strconv.Atoi(values.Get("size")); err != nil || s.size < MinDatagram || s.size > MaxDatagram {
+		return s, 0, fmt.Errorf("size must be %d to %d bytes, got %q", MinDatagram, MaxDatagram, values.Get("size"))
 	}
 	if n := s.count(); n == 0 || n > maxDatagrams {
 		return s, 0, fmt.Errorf("%s for %s are %d datagrams of %d bytes, want 1 to %d", s.rate, s.duration, n, s.size, uint64(maxDatagrams))
@@ -157,7 +157,7 @@ func (s stream) collect(ctx context.Context, sock *net.UDPConn, from netip.Addr,
 		last.Store(max(last.Load(), int64(m.now())))
 		_ = sock.SetReadDeadline(time.Now().Add(grace))
 	}()
-	b := make([]byte, maxDatagram)
+	b := make([]byte, MaxDatagram)
 	for {
 		n, at, err := sock.ReadFromUDPAddrPort(b)
 		switch {

@@ -105,9 +105,11 @@ type Report struct {
 	Datagrams *Datagrams `json:"datagrams,omitempty"`
 }
 
+// MinInterval is the shortest length of a sample.
+const MinInterval = time.Millisecond
+
 const (
 	defaultInterval = 100 * time.Millisecond
-	minInterval     = time.Millisecond
 	readBuffer      = 256 << 10
 	maxComplaint    = 512
 )
@@ -213,12 +215,12 @@ func (o FetchOptions) check() (*url.URL, error) {
 		return nil, errors.New("want a URL like http://server/bytes/100MB")
 	case o.Over == nil && o.Transport != TCP && o.Transport != MPTCP:
 		return nil, fmt.Errorf("transport must be %q or %q, got %q", TCP, MPTCP, o.Transport)
-	case o.Interval < minInterval:
-		return nil, fmt.Errorf("interval must be at least %s, got %s", minInterval, o.Interval)
+	case o.Interval < MinInterval:
+		return nil, fmt.Errorf("interval must be at least %s, got %s", MinInterval, o.Interval)
 	case o.Limit < 0:
 		return nil, fmt.Errorf("limit must be >= 0, got %s", o.Limit)
-	case o.Datagram != 0 && (o.Datagram < MinDatagram || o.Datagram > maxDatagram):
-		return nil, fmt.Errorf("datagrams must have %d to %d bytes, got %d", MinDatagram, maxDatagram, o.Datagram)
+	case o.Datagram != 0 && (o.Datagram < MinDatagram || o.Datagram > MaxDatagram):
+		return nil, fmt.Errorf("datagrams must have %d to %d bytes, got %d", MinDatagram, MaxDatagram, o.Datagram)
 	case o.Objects < 0:
 		return nil, fmt.Errorf("objects must be >= 0, got %d", o.Objects)
 	case o.Objects > 0 && (o.Upload || o.Datagram != 0):

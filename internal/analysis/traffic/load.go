@@ -168,8 +168,8 @@ func (o LoadOptions) check() (*url.URL, error) {
 		return nil, fmt.Errorf("rate must be > 0, got %v", o.Rate)
 	case o.Duration <= 0 || o.Duration > MaxLoadTime:
 		return nil, fmt.Errorf("duration must be > 0 and at most %s, got %s", MaxLoadTime, o.Duration)
-	case o.Interval < minInterval:
-		return nil, fmt.Errorf("interval must be at least %s, got %s", minInterval, o.Interval)
+	case o.Interval < MinInterval:
+		return nil, fmt.Errorf("interval must be at least %s, got %s", MinInterval, o.Interval)
 	}
 	u.Path = ""
 	return u, nil

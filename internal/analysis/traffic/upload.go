@@ -160,8 +160,8 @@ func measures(r *http.Request) (m *meter, limit time.Duration, err error) {
 			return nil, 0, fmt.Errorf("header %s %q is not understood; want a time like \"10s\"", name, text)
 		}
 	}
-	if interval < minInterval || limit/interval > maxIntervals {
-		return nil, 0, fmt.Errorf("header %s must be at least %s, and the limit at most %d intervals", intervalHeader, minInterval, maxIntervals)
+	if interval < MinInterval || limit/interval > maxIntervals {
+		return nil, 0, fmt.Errorf("header %s must be at least %s, and the limit at most %d intervals", intervalHeader, MinInterval, maxIntervals)
 	}
 	start := time.Now()
 	return &meter{interval: interval, now: func() time.Duration { return time.Since(start) }}, limit, nil

@@ -105,6 +105,9 @@ func toPages(h http.Handler) http.Handler {
 // fetchHTTP3 prints a line for each interval, and the report, as JSON. It fetches in Chromium if
 // there is the pin of a certificate.
 func (a *app) fetchHTTP3(ctx context.Context, o traffic.FetchOptions, pin string) (err error) {
+	if err := cli.FetchFlags(o); err != nil {
+		return err
+	}
 	lines := json.NewEncoder(a.Out)
 	o.Progress = func(s traffic.Sample) { _ = lines.Encode(traffic.FetchLine{Sample: &s}) }
 	o.Over = func() traffic.Requester {

@@ -72,6 +72,12 @@ func (a *app) load(ctx context.Context, url string, f loadFlags) error {
 	if o.Rate, err = unit.ParseBandwidth(f.rate); err != nil {
 		return cli.Invalid("--rate", f.rate, "a rate like 10Mbit/s")
 	}
+	if o.Rate <= 0 {
+		return cli.Invalid("--rate", f.rate, "a rate > 0")
+	}
+	if f.duration <= 0 {
+		return cli.Invalid("--duration", f.duration.String(), "a duration > 0")
+	}
 	var services []content.Service
 	for _, name := range f.services {
 		if s := content.Service(name); s != content.Map && s != content.Shop {

@@ -148,6 +148,12 @@ func (f measureRunFlags) checkRun(c *cobra.Command, server string) error {
 	switch {
 	case f.maxTime < 0:
 		return cli.Invalid("--max-time", f.maxTime.String(), "a time like 30m")
+	case f.time < 0:
+		return cli.Invalid("--time", f.time.String(), "a time like 10s")
+	case f.objects < 0:
+		return cli.Invalid("--objects", strconv.Itoa(f.objects), "a number > 0")
+	case f.trials < 1 || f.trials > measurement.MaxTrials:
+		return cli.Invalid("--trials", strconv.Itoa(f.trials), fmt.Sprintf("1 to %d", measurement.MaxTrials))
 	case f.resume == "" && server == "":
 		return cli.Usage(c, errors.New("want the URL of a server, or --resume with a directory"))
 	case f.resume != "" && (server != "" || f.out != ""):

@@ -19,7 +19,7 @@ import (
 
 type mergeFlags struct {
 	out, summary, name string
-	metrics      []string
+	metrics            []string
 }
 
 func (a *app) labMerge() *cobra.Command {

@@ -119,14 +119,14 @@ func (f simNetworksFlags) check(c *cobra.Command) error {
 		return cli.Usage(c, errors.New("--servers needs --links"))
 	case f.links != 0 && c.Flags().Changed("start"):
 		return cli.Usage(c, errors.New("with --links, networks start with the best path"))
+	case f.clients < 0 || f.clients > 1000:
+		return cli.Usage(c, fmt.Errorf("--clients must be from 0 to 1000, got %d", f.clients))
 	case f.pairs && f.spray == 0:
 		return cli.Usage(c, errors.New("--pairs needs --spray"))
 	case f.clients != 0 && f.spray == 0:
 		return cli.Usage(c, errors.New("--clients needs --spray"))
 	case f.short && (f.spray > 0 || f.links > 0):
 		return cli.Usage(c, errors.New("--short goes with neither --spray nor --links"))
-	case f.clients < 0 || f.clients > 1000:
-		return cli.Usage(c, fmt.Errorf("--clients must be from 0 to 1000, got %d", f.clients))
 	case f.spray < 0 || f.spray > 10_000:
 		return cli.Usage(c, fmt.Errorf("--spray must be from 0 to 10000, got %d", f.spray))
 	}

@@ -50,7 +50,7 @@ func (p Plan) Check() error {
 	l := p.Load
 	switch {
 	case len(p.Modes) < 2 || len(p.Modes) > maxModes:
-		return fmt.Errorf("want 2 to %d modes to compare, got %d", maxModes, len(p.Modes))
+		return fmt.Errorf("want 2 to %d modes to compare, got %q", maxModes, p.Modes)
 	case p.Trials < 1 || p.Trials > MaxTrials:
 		return fmt.Errorf("want 1 to %d trials, got %d", MaxTrials, p.Trials)
 	case l.Bytes < 0 || l.Objects < 0 || l.Rate < 0 || l.Time < 0 || l.Time > maxTime:
