@@ -96,7 +96,7 @@ func (a *app) diff(ctx context.Context, nameA, nameB string, f diffFlags) error 
 	if f.json {
 		show = report.DiffJSON
 	}
-	if err := show(a.Out, ra, rb, list, report.DiffOptions{A: nameA, B: nameB, Changed: f.changed}); err != nil {
+	if err := show(a.Out, ra, rb, list, report.DiffOptions{A: nameA, B: nameB, Changed: f.changed, Width: cli.Width(a.Out)}); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(list, func(d result.Difference) bool { return d.Change == result.Worse }) {

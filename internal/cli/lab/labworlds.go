@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -139,17 +138,16 @@ func printAgreement(out io.Writer, world worlds.World, list []worlds.Agreement) 
 	for _, line := range world.Lines() {
 		fmt.Fprintln(out, "  "+line)
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "  TRAFFIC\tTRANSPORT\tLAB\tSIM\tLEAST\tMOST\tSIM/LAB")
-	share := func(sim, lab float64) string {
+	lines := [][]string{{"TRAFFIC", "TRANSPORT", "LAB", "SIM", "LEAST", "MOST", "SIM/LAB"}}
+	ratio := func(sim, lab float64) string {
 		if lab == 0 {
 			return "-"
 		}
 		return fmt.Sprintf("%.2f", sim/lab)
 	}
 	for _, x := range list {
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Traffic, x.Transport,
-			cli.Megabits(x.Lab), cli.Megabits(x.Sim.Median), cli.Megabits(x.Sim.Least), cli.Megabits(x.Sim.Most), share(x.Sim.Median, x.Lab))
+		lines = append(lines, []string{x.Traffic, x.Transport,
+			cli.Megabits(x.Lab), cli.Megabits(x.Sim.Median), cli.Megabits(x.Sim.Least), cli.Megabits(x.Sim.Most), ratio(x.Sim.Median, x.Lab)})
 	}
-	return w.Flush()
+	return writeColumns(out, lines, 2, cli.Width(out), "  ")
 }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -320,14 +319,7 @@ func writeSubflows(b *strings.Builder, c *capture.Connection, side func(*capture
 			strconv.FormatUint(d.Retransmitted.Segments, 10), strconv.FormatUint(d.Reordered.Segments, 10), bytesOf(d.Reinjected), bytesOf(d.DuplicateData), ms(d.Delay.Mean) + " ms", rtt,
 		})
 	}
-	const indent = "    "
-	for _, part := range report.Bands(lines, 1, max(0, width-len(indent))) {
-		w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-		for _, line := range part {
-			fmt.Fprintln(w, indent+strings.Join(line, "\t"))
-		}
-		w.Flush()
-	}
+	_ = writeColumns(b, lines, 1, width, "    ") // a strings.Builder takes all
 	if idle > 0 {
 		fmt.Fprintf(b, "    and %s without data\n", cli.Quantity(idle, "subflow"))
 	}

@@ -153,7 +153,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	if o.simulated != nil {
 		fmt.Fprintln(a.Out)
-		if err := report.Comparison(a.Out, result.Compare(o.lab, *o.simulated)); err != nil {
+		if err := report.Comparison(a.Out, result.Compare(o.lab, *o.simulated), cli.Width(a.Out)); err != nil {
 			return err
 		}
 	}

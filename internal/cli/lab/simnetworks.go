@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -172,8 +171,7 @@ func (a *app) simulateNetworks(c *cobra.Command, f simNetworksFlags) error {
 
 // simLinks simulates networks that share links, and prints a table.
 func (a *app) simLinks(ctx context.Context, runs int, o networks.LinkOptions) error {
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NETWORKS BY\tON BEST MODE\tBROUGHT\tOVER CAPACITY\tLINKS ABOVE 90 %\tAT 100 %\tCHANGES\tMOVES")
+	lines := [][]string{{"NETWORKS BY", "ON BEST MODE", "BROUGHT", "OVER CAPACITY", "LINKS ABOVE 90 %", "AT 100 %", "CHANGES", "MOVES"}}
 	for _, policy := range networks.Policies() {
 		var all []networks.LinkResult
 		for i := range runs {
@@ -187,11 +185,11 @@ func (a *app) simLinks(ctx context.Context, runs int, o networks.LinkOptions) er
 		mean, worst := networks.MeanLinks(all)
 		for i, r := range []networks.LinkResult{mean, worst} {
 			name := []string{"mean", "worst"}[i]
-			fmt.Fprintf(w, "%s, %s\t%.1f %%\t%.1f %%\t%.2f %%\t%.1f %%\t%.2f %%\t%.2f\t%.2f\n", policy, name,
-				100*r.Best, 100*r.Brought, 100*r.Over, 100*r.Full, 100*r.Overloaded, r.Changes, r.Moves)
+			lines = append(lines, []string{fmt.Sprintf("%s, %s", policy, name), share(r.Best, 1), share(r.Brought, 1), share(r.Over, 2), share(r.Full, 1),
+				share(r.Overloaded, 2), fmt.Sprintf("%.2f", r.Changes), fmt.Sprintf("%.2f", r.Moves)})
 		}
 	}
-	return w.Flush()
+	return writeColumns(a.Out, lines, 1, cli.Width(a.Out), "")
 }
 
 // sprayPackets bounds the packets of a download: 200 networks take some minutes.
@@ -244,19 +242,18 @@ func distributions[T any](list []T, ratios []simrun.Ratio[T]) (rows []distributi
 
 // printDistributions prints a table of downloads.
 func (a *app) printDistributions(rows []distribution) error {
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "DOWNLOADS\tLEAST\t1 %%\t5 %%\tMEDIAN\t95 %%\tMEAN\tAT LEAST %v\n", leastSprayed)
+	lines := [][]string{{"DOWNLOADS", "LEAST", "1 %", "5 %", "MEDIAN", "95 %", "MEAN", fmt.Sprintf(">= %v", leastSprayed)}}
 	for _, r := range rows {
 		if len(r.all) == 0 {
 			return &cli.Failure{What: "simulate networks", Why: errors.New("no path alone carries anything")}
 		}
-		fmt.Fprint(w, r.title)
+		line := []string{r.title}
 		for _, p := range []float64{0, 0.01, 0.05, 0.5, 0.95} {
 			q, err := stat.Quantile(p, r.all)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(w, "\t%.3f", q)
+			line = append(line, fmt.Sprintf("%.3f", q))
 		}
 		met, sum := 0, 0.0
 		for _, v := range r.all {
@@ -265,9 +262,9 @@ func (a *app) printDistributions(rows []distribution) error {
 				met++
 			}
 		}
-		fmt.Fprintf(w, "\t%.3f\t%.0f %%\n", sum/float64(len(r.all)), 100*float64(met)/float64(len(r.all)))
+		lines = append(lines, append(line, fmt.Sprintf("%.3f", sum/float64(len(r.all))), share(float64(met)/float64(len(r.all)), 0)))
 	}
-	return w.Flush()
+	return writeColumns(a.Out, lines, 1, cli.Width(a.Out), "")
 }
 
 // simAutoOver simulates what auto makes of networks whose paths bring as much as was simulated over
@@ -289,17 +286,16 @@ func (a *app) simAutoOver(list []simrun.Sprayed, seed uint64) error {
 
 // printOverSingle prints the distribution of sorted values.
 func (a *app) printOverSingle(all []float64) error {
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "\nAGAINST THE BETTER SINGLE PATH\tLEAST\t1 %\t5 %\tMEDIAN\t95 %\n", len(all), " networks")
+	fmt.Fprintln(a.Out)
+	line := []string{fmt.Sprint(len(all), " networks")}
 	for _, p := range []float64{0, 0.01, 0.05, 0.5, 0.95} {
 		q, err := stat.Quantile(p, all)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "\t%.3f", q)
+		line = append(line, fmt.Sprintf("%.3f", q))
 	}
-	fmt.Fprintln(w)
-	return w.Flush()
+	return writeColumns(a.Out, [][]string{{"AGAINST THE BETTER SINGLE PATH", "LEAST", "1 %", "5 %", "MEDIAN", "95 %"}, line}, 1, cli.Width(a.Out), "")
 }
 
 // printNetworks prints a table of networks, or of their mean and worst alone.
@@ -308,11 +304,13 @@ func (a *app) printNetworks(list []networks.Summary, each bool) error {
 	if each {
 		rows = append(list, rows...)
 	}
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NETWORK\tLOST 1-20\t21-100\t101-\tWITHIN 5 % AT 21\tAT 101\tTRIED\tLOST BY IT\tCHANGES")
+	lines := [][]string{{"NETWORK", "LOST 1-20", "21-100", "101-", "WITHIN 5 % AT 21", "AT 101", "TRIED", "LOST BY IT", "CHANGES"}}
 	for _, s := range rows {
-		fmt.Fprintf(w, "%s\t%.1f %%\t%.1f %%\t%.1f %%\t%.0f %%\t%.0f %%\t%.1f %%\t%.1f %%\t%.1f\n", s.Name,
-			100*s.First, 100*s.Next, 100*s.Rest, 100*s.Within20, 100*s.Within100, 100*s.Tried, 100*s.Exploring, s.Changes)
+		lines = append(lines, []string{s.Name, share(s.First, 1), share(s.Next, 1), share(s.Rest, 1), share(s.Within20, 0), share(s.Within100, 0), share(s.Tried, 1),
+			share(s.Exploring, 1), fmt.Sprintf("%.1f", s.Changes)})
 	}
-	return w.Flush()
+	return writeColumns(a.Out, lines, 1, cli.Width(a.Out), "")
 }
+
+// share formats a share in percent.
+func share(v float64, decimals int) string { return fmt.Sprintf("%.*f %%", decimals, 100*v) }

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -224,20 +224,19 @@ func (a *app) ablate(ctx context.Context, f worldsFlags) error {
 
 // printAblation prints a table of what other values of constants change.
 func printAblation(out io.Writer, list []simrun.Ablation) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CONSTANT\tCHANGED\tMISSES\tBETTER\tWORSE\tGAIN, %\t5 %")
+	lines := [][]string{{"CONSTANT", "CHANGED", "MISSES", "BETTER", "WORSE", "GAIN, %", "5 %"}}
 	for i, x := range list {
 		name, changed := x.Name, x.Value+" to "+x.Changed
 		if name == "" {
 			name, changed = "(as they are)", x.Changed
 		}
 		if i == 0 { // what the others are compared with
-			fmt.Fprintf(w, "%s\t\t%d\t\t\t\t%s\n", name, x.Misses, x.Low)
+			lines = append(lines, []string{name, "", strconv.Itoa(x.Misses), "", "", "", x.Low})
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.1f ±%.1f\t%s\n", name, changed, x.Misses, x.Better, x.Worse, 100*x.Gain, 100*x.Within, x.Low)
+		lines = append(lines, []string{name, changed, strconv.Itoa(x.Misses), strconv.Itoa(x.Better), strconv.Itoa(x.Worse), fmt.Sprintf("%.1f ±%.1f", 100*x.Gain, 100*x.Within), x.Low})
 	}
-	return w.Flush()
+	return writeColumns(out, lines, 2, cli.Width(out), "")
 }
 
 // worldsFailure returns the failure of reading or simulating worlds; nil without an error.
@@ -256,13 +255,11 @@ func worldsFailure(what, file string, err error, do string) error {
 
 // printDistributions prints a table of distributions.
 func printDistributions(out io.Writer, list []worlds.Distribution) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MEASURE\tN\tWORST\t1 %\t5 %\tMEDIAN\t95 %\tGOAL 1 %\tMEET IT")
+	lines := [][]string{{"MEASURE", "N", "WORST", "1 %", "5 %", "MEDIAN", "95 %", "GOAL 1 %", "MEET IT"}}
 	for _, d := range list {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Title, d.Worlds,
-			d.Text(d.Least), d.Text(d.P1), d.Text(d.P5), d.Text(d.Median), d.Text(d.P95), d.GoalText(), d.MetText())
+		lines = append(lines, []string{d.Title, strconv.Itoa(d.Worlds), d.Text(d.Least), d.Text(d.P1), d.Text(d.P5), d.Text(d.Median), d.Text(d.P95), d.GoalText(), d.MetText()})
 	}
-	return w.Flush()
+	return writeColumns(out, lines, 1, cli.Width(out), "")
 }
 
 // printWorst prints the worst worlds.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/tabane/tabane/internal/experiment/result"
 )
@@ -72,11 +71,10 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
-// Comparison prints a comparison of a lab's result with a simulation.
-func Comparison(w io.Writer, list []result.Comparison) error {
-	var b bytes.Buffer
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PATTERN\tTRAFFIC\tTRANSPORT\tMETRIC\tLAB\tSIM\tERROR")
+// Comparison prints a comparison of a lab's result with a simulation, in at most width columns unless
+// 0.
+func Comparison(w io.Writer, list []result.Comparison, width int) error {
+	lines := [][]string{{"PATTERN", "TRAFFIC", "TRANSPORT", "METRIC", "LAB", "SIM", "ERROR"}}
 	last := result.CellKey{}
 	for i, l := range compareLines(list) {
 		if k := list[i].CellKey; k != last {
@@ -84,12 +82,17 @@ func Comparison(w io.Writer, list []result.Comparison) error {
 		} else {
 			l.Case, l.Traffic, l.Transport = "", "", ""
 		}
-		fmt.Fprintln(t, strings.Join([]string{l.Case, l.Traffic, l.Transport, l.What, l.Measured, l.Simulated, l.Error}, "\t"))
+		lines = append(lines, []string{l.Case, l.Traffic, l.Transport, l.What, l.Measured, l.Simulated, l.Error})
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	_, err := w.Write(b.Bytes())
+	var b strings.Builder
+	byCell(&b, lines, width, "means, with the range over the trials", func(l []string) string {
+		text := fmt.Sprintf("lab %s, sim %s", l[4], l[5])
+		if l[6] != "" {
+			text += ": " + l[6]
+		}
+		return text
+	})
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 

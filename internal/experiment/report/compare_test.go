@@ -13,19 +13,31 @@ import (
 
 func TestComparison(t *testing.T) {
 	key := result.CellKey{Case: "d50", Traffic: "bulk", Transport: "mptcp"}
-	var b strings.Builder
-	err := Comparison(&b, []result.Comparison{
-		{CellKey: key, Metric: result.Goodput, Measured: 8e6, Simulated: 8.2e6},
-		{CellKey: key, Metric: result.ReseqDelayMean, Measured: 0.02, Simulated: 0.0025},
-		{CellKey: key, Metric: result.BurstMax, Simulated: 3},
-	})
-	want := `PATTERN  TRAFFIC  TRANSPORT  METRIC                        LAB  SIM   ERROR
-d50      bulk     mptcp      goodput (Mbit/s)              8    8.20  +2.5 %
-                             mean resequencing delay (ms)  20   2.50  -87.5 %
-                             longest burst (segments)      0    3     
-`
-	if err != nil || b.String() != want {
-		t.Errorf("got\n%s, %v\nwant\n%s", b.String(), err, want)
+	for width, want := range map[int]string{
+		80: `PATTERN  TRAFFIC  TRANSPORT  METRIC                        LAB   SIM    ERROR
+d50      bulk     mptcp      goodput (Mbit/s)                8  8.20   +2.5 %
+                             mean resequencing delay (ms)   20  2.50  -87.5 %
+                             longest burst (segments)        0     3
+`,
+		60: `(means, with the range over the trials)
+d50 bulk mptcp
+  goodput (Mbit/s)
+    lab 8, sim 8.20: +2.5 %
+  mean resequencing delay (ms)
+    lab 20, sim 2.50: -87.5 %
+  longest burst (segments)
+    lab 0, sim 3
+`,
+	} {
+		var b strings.Builder
+		err := Comparison(&b, []result.Comparison{
+			{CellKey: key, Metric: result.Goodput, Measured: 8e6, Simulated: 8.2e6},
+			{CellKey: key, Metric: result.ReseqDelayMean, Measured: 0.02, Simulated: 0.0025},
+			{CellKey: key, Metric: result.BurstMax, Simulated: 3},
+		}, width)
+		if err != nil || b.String() != want {
+			t.Errorf("in %d columns: got\n%s, %v\nwant\n%s", width, b.String(), err, want)
+		}
 	}
 }
 

@@ -15,6 +15,8 @@ type DiffOptions struct {
 	A, B string
 	// Changed leaves out rows without a difference.
 	Changed bool
+	// Width is the number of columns that a table of text may have; 0 for no bound.
+	Width int
 }
 
 // show reports whether a row is shown.
@@ -56,7 +58,9 @@ func Diff(w io.Writer, a, b result.Result, list []result.Difference, o DiffOptio
 	}
 	if len(lines) > 1 {
 		out.WriteByte('\n')
-		align(&out, lines, 4)
+		byCell(&out, lines, o.Width, "B/A with its 95 % confidence interval", func(l []string) string {
+			return fmt.Sprintf("%s: A %s, B %s, B/A %s (%s), N %s", l[9], l[4], l[5], l[6], l[7], l[8])
+		})
 	}
 	for _, x := range onlyIn(a, b) {
 		fmt.Fprintf(&out, "\nonly in A: %s", x)
@@ -73,6 +77,25 @@ func Diff(w io.Writer, a, b result.Result, list []result.Difference, o DiffOptio
 	fmt.Fprintf(&out, "\n%d compared: %s\n", len(list), strings.Join(parts, ", "))
 	_, err := io.WriteString(w, out.String())
 	return err
+}
+
+// byCell writes a table whose first columns are the case, the traffic, the transport and the metric.
+// What is wider than width columns, unless 0, is written as a list instead: each cell, its metrics
+// below, and below these the rest of the line as values returns it, which note explains.
+func byCell(b *strings.Builder, lines [][]string, width int, note string, values func(line []string) string) {
+	if width == 0 || len(Bands(lines, 1, width)) == 1 {
+		align(b, lines, 4)
+		return
+	}
+	fmt.Fprintf(b, "(%s)\n", note)
+	last := ""
+	for _, l := range lines[1:] {
+		if cell := strings.Join(l[:3], " "); cell != last && strings.TrimSpace(cell) != "" {
+			fmt.Fprintln(b, cell)
+			last = cell
+		}
+		fmt.Fprintf(b, "  %s\n    %s\n", l[3], values(l))
+	}
 }
 
 // onlyIn returns the cells of a that b does not have.
