@@ -46,7 +46,7 @@ It has no password: serve it on loopback, and reach it from elsewhere through ss
   tabane lab exec server -- tabane dashboard`,
 		ValidArgsFunction: CompleteAll(answeringDaemons),
 		RunE: func(c *cobra.Command, args []string) error {
-			daemons, err := dashboardDaemons(args)
+			daemons, err := dashboardDaemons(c.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -62,10 +62,10 @@ It has no password: serve it on loopback, and reach it from elsewhere through ss
 }
 
 // dashboardDaemons returns the daemons of the arguments, or all daemons of this host.
-func dashboardDaemons(args []string) ([]dashboard.Daemon, error) {
+func dashboardDaemons(ctx context.Context, args []string) ([]dashboard.Daemon, error) {
 	const what = "show daemon"
 	if len(args) == 0 {
-		all, err := statusSources(nil)
+		all, err := statusSources(ctx, nil)
 		var daemons []dashboard.Daemon
 		for _, s := range all {
 			daemons = append(daemons, dashboard.Daemon{Name: s.name, At: s.at, Optional: true})
@@ -79,7 +79,7 @@ func dashboardDaemons(args []string) ([]dashboard.Daemon, error) {
 		if !given {
 			name, at = "", arg
 		}
-		found, err := statusSources([]string{at})
+		found, err := statusSources(ctx, []string{at})
 		if err != nil {
 			return nil, err
 		}

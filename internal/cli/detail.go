@@ -315,7 +315,7 @@ func isAbsent(err error) bool {
 // detail prints the selected part of a response of each daemon that supports the path.
 func (a *App) detail(ctx context.Context, args []string, path string, selected func(object) (object, error), asJSON bool) error {
 	const what = "read status"
-	sources, err := statusSources(args)
+	sources, err := statusSources(ctx, args)
 	if err != nil {
 		return err
 	}

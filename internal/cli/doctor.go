@@ -106,7 +106,7 @@ func configuredDaemons(dir string) (names []string) {
 // runningDaemons returns what the daemons that answer at their default address say of themselves,
 // and their names.
 func runningDaemons(ctx context.Context) (findings []doctor.Finding, names []string) {
-	all, err := statusSources(nil)
+	all, err := statusSources(ctx, nil)
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}

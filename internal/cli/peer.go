@@ -144,7 +144,7 @@ func (a *App) dumpTable(ctx context.Context, args []string, rd string, f tableFl
 	if err != nil {
 		return err
 	}
-	sources, err := statusSources(args)
+	sources, err := statusSources(ctx, args)
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func printRoute(w io.Writer, e bgp.RouteEntry) {
 // peerDetail prints all details of a neighbor of each daemon that has it.
 func (a *App) peerDetail(ctx context.Context, name string, args []string, asJSON bool) error {
 	const what = "read neighbor"
-	sources, err := statusSources(args)
+	sources, err := statusSources(ctx, args)
 	if err != nil {
 		return err
 	}
@@ -342,7 +342,7 @@ It concerns all daemons on this host that have the neighbor, or the one that is 
 
 func (a *App) clearPeer(ctx context.Context, name string, args []string, hard bool) error {
 	const what = "clear peer"
-	sources, err := statusSources(args)
+	sources, err := statusSources(ctx, args)
 	if err != nil {
 		return err
 	}

@@ -290,7 +290,7 @@ exit code is 2.`,
 }
 
 func (a *App) reload(ctx context.Context, args []string) error {
-	sources, err := statusSources(args)
+	sources, err := statusSources(ctx, args)
 	if err != nil {
 		return err
 	}

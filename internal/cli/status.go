@@ -72,7 +72,7 @@ A panic that was contained is a reason to be degraded for an hour. With --acknow
 }
 
 func (a *App) status(ctx context.Context, args []string, asJSON, acknowledge bool) error {
-	sources, err := statusSources(args, "routes", "peers", "sids", "connections")
+	sources, err := statusSources(ctx, args, "routes", "peers", "sids", "connections")
 	if err != nil {
 		return err
 	}
@@ -145,17 +145,18 @@ func statusNames() []string {
 
 // statusSources returns the daemon of the argument, or all daemons. also has further words to
 // suggest for an unknown name.
-func statusSources(args []string, also ...string) ([]source, error) {
+func statusSources(ctx context.Context, args []string, also ...string) ([]source, error) {
 	var all []source
 	for _, r := range role.All() {
 		if !r.DefaultStatus().IsValid() {
 			continue
 		}
-		s := source{r.Name, role.Here(r.DefaultStatus())}
 		if len(args) == 1 && args[0] == r.Name {
-			return []source{s}, nil
+			return []source{{r.Name, answersAt(ctx, r.DefaultStatus())}}, nil
 		}
-		all = append(all, s)
+		if len(args) == 0 {
+			all = append(all, source{r.Name, answersAt(ctx, r.DefaultStatus())})
+		}
 	}
 	if len(args) == 0 {
 		return all, nil
@@ -205,6 +206,22 @@ func dialHere(ctx context.Context, network, address string) (net.Conn, error) {
 		err = &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED} // nobody is there
 	}
 	return nil, err
+}
+
+// answersAt returns the address at which a daemon answers, at itself if none does. See dialHere.
+func answersAt(ctx context.Context, at netip.AddrPort) netip.AddrPort {
+	at = role.Here(at)
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	c, err := dialHere(ctx, "tcp", at.String())
+	if err != nil {
+		return at
+	}
+	defer c.Close()
+	if other, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		at = netip.AddrPortFrom(other.AddrPort().Addr().Unmap(), at.Port())
+	}
+	return at
 }
 
 // answerError is an HTTP response other than 200.
