@@ -37,7 +37,8 @@ func unknownPeer(name string, s *bgp.Speaker) error {
 	for _, n := range s.Neighbors() {
 		names = append(names, n.Name)
 	}
-	return &unknownPeerError{fmt.Sprintf("no neighbor %q%s", name, fault.Suggest(name, names))}
+	hint := cmp.Or(fault.Suggest(name, names), "; tabane status peers lists them")
+	return &unknownPeerError{fmt.Sprintf("no neighbor %q%s", name, hint)}
 }
 
 type unknownPeerError struct{ text string }
