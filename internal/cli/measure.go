@@ -12,6 +12,8 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -136,6 +138,9 @@ func ReadKey(path string) ([]byte, error) {
 	}
 	line, _, _ := bytes.Cut(b, []byte("\n"))
 	key := bytes.TrimSpace(line)
+	if !utf8.Valid(key) || bytes.ContainsFunc(key, unicode.IsControl) {
+		return nil, &Failure{What: what, Name: path, Why: errors.New("its first line is not text"), Do: "make one: head -c 24 /dev/urandom | base64"}
+	}
 	if len(key) < measure.MinKey {
 		return nil, &Failure{What: what, Name: path, Why: fmt.Errorf("its first line has %d characters, and a key has %d or more", len(key), measure.MinKey), Do: "make one: head -c 24 /dev/urandom | base64"}
 	}

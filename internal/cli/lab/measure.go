@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -619,7 +620,7 @@ func storeFailure(what, dir string, err error) error {
 		f.Do = "use the version of tabane that made it"
 	case errors.Is(err, database.ErrForeign):
 		f.Do = "name a directory that tabane measure run has made"
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		f.Do = "name a directory that tabane measure run has made"
 	}
 	return f

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"regexp"
 	"slices"
 )
@@ -43,7 +44,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	if got.Planned != 0 && got.Planned <= len(got.Runs) {
-		return fmt.Errorf("%s must be more than the %d runs, got %d", keyPlanned, len(got.Runs), got.Planned)
+		return fmt.Errorf("%q must be more than the %d runs, got %d", keyPlanned, len(got.Runs), got.Planned)
 	}
 	if got.Schema != Schema {
 		return fmt.Errorf("schema %d is not supported, only %d", got.Schema, Schema)
@@ -257,7 +258,41 @@ func unmarshalValue(value json.RawMessage, into any) error {
 	if string(value) == "null" {
 		return errors.New("must not be null")
 	}
-	return json.Unmarshal(value, into)
+	return inWords(json.Unmarshal(value, into))
+}
+
+// inWords returns an error of encoding/json without the names of Go's types. The file may have been
+// cut off, be of another kind, or have been edited.
+func inWords(err error) error {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax) && syntax.Error() == "unexpected end of JSON input":
+		return errors.New("it ends in the middle, or is empty")
+	case errors.As(err, &syntax):
+		return fmt.Errorf("it is not JSON: %w, at byte %d", err, syntax.Offset)
+	case errors.As(err, &kind):
+		return fmt.Errorf("want %s, got %s", kindOf(kind.Type), kind.Value)
+	}
+	return err
+}
+
+// kindOf names the values of a type in JSON.
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	default:
+		return "another value"
+	}
 }
 
 // walkObject calls visit for each key of the object, in order, and refuses duplicate keys.

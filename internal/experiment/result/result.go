@@ -207,7 +207,7 @@ func Decode(in io.Reader) (Result, error) {
 	}
 	var r Result
 	if err := json.Unmarshal(data, &r); err != nil {
-		return Result{}, fmt.Errorf("read result: %w", err)
+		return Result{}, fmt.Errorf("read result: %w", inWords(err))
 	}
 	return r, nil
 }

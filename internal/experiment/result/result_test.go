@@ -103,7 +103,11 @@ func TestDecodeRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ old, new, says string }{
-		{whole, "", "unexpected end"},
+		{whole, "", "it ends in the middle, or is empty"},
+		{whole, whole[:50], "it ends in the middle, or is empty"},
+		{whole, "\x00", "it is not JSON: invalid character '\\x00' looking for beginning of value, at byte 1"},
+		{`"cpus":2`, `"cpus":"2"`, `"host": "cpus": want a whole number, got string`},
+		{`"runs":[{`, `"planned":1,"runs":[{`, `"planned" must be more than the 1 runs, got 1`},
 		{whole, "[]", "is not an object"},
 		{whole, "null", "is not an object"},
 		{whole, whole + "{}", "after top-level value"},

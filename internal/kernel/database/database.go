@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
@@ -48,18 +49,9 @@ type Kind struct {
 // makes the tables. What is committed survives the end of the process and of the machine at any
 // time. Errors wrap those of this package, or of the file.
 func Open(ctx context.Context, path string, k Kind, create bool, fill func(*sql.Tx) error) (*sql.DB, error) {
-	if create {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-		if errors.Is(err, fs.ErrPermission) {
-			return nil, fmt.Errorf("%w: %w", ErrNotWrite, err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := f.Close(); err != nil {
-			return nil, err
-		}
-	} else if _, err := os.Stat(path); err != nil {
+	if err := reach(path, create); errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		return nil, fmt.Errorf("%w: %w", ErrNotWrite, err)
+	} else if err != nil {
 		return nil, err
 	}
 	absolute, err := filepath.Abs(path)
@@ -83,6 +75,24 @@ func Open(ctx context.Context, path string, k Kind, create bool, fill func(*sql.
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
+}
+
+// reach returns why the file cannot be read and written, of which SQLite says less. With create it
+// makes a missing one. It does not open one that is there: to close it would release locks that this
+// process has.
+func reach(path string, create bool) error {
+	err := unix.Access(path, unix.R_OK|unix.W_OK)
+	if create && errors.Is(err, fs.ErrNotExist) {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return nil
 }
 
 // recognize checks the file, or makes its tables.
@@ -132,6 +142,9 @@ func Named(err error) error {
 		sqlite3.SQLITE_NOTADB: ErrForeign, sqlite3.SQLITE_CORRUPT: ErrForeign,
 	} {
 		if e.Code()&0xff == code && !errors.Is(err, known) {
+			if code == sqlite3.SQLITE_CANTOPEN {
+				return known // its text is "out of memory"
+			}
 			return fmt.Errorf("%w (%w)", known, err)
 		}
 	}
