@@ -15,6 +15,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/cli/files"
+	"github.com/tabane/tabane/internal/experiment/report"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/lab/labrun"
@@ -110,6 +111,26 @@ func TestResultDirectory(t *testing.T) {
 	}
 	if _, err := resultDirectory(file); err == nil {
 		t.Error("a file was taken for a directory")
+	}
+}
+
+// TestResultIsKept: where the report cannot be written, the result alone is in a temporary file.
+func TestResultIsKept(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	spec, err := loadScenario("epe-steady")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := labOutcome{spec: spec, lab: result.Result{Schema: result.Schema, Scenario: "epe-steady", Backend: result.BackendLab, Runs: []result.Run{
+		{CellKey: result.CellKey{Case: "1.1", Traffic: "bi", Transport: "tcp"}, Metrics: map[string]float64{result.Goodput: 1e6}}}}}
+	err = o.write(filepath.Join(t.TempDir(), "gone"), report.Extra{})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	_, kept, _ := strings.Cut(err.Error(), "figures is in ")
+	kept, _, _ = strings.Cut(kept, ",")
+	if r, err := readResult(kept); err != nil || len(r.Runs) != 1 {
+		t.Errorf("%q: %v, %d runs", kept, err, len(r.Runs))
 	}
 }
 

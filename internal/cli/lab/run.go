@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -239,7 +240,25 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 		extra.Simulated = &simulated
 	}
 	o = labOutcome{p.spec, outcome, extra.Simulated}
-	return o, replaceResult(f.out, func(dir string) error { return report.Write(dir, outcome, p.spec, extra) })
+	return o, o.write(f.out, extra)
+}
+
+// write writes the report to a directory. If that fails, as on a full disk, it writes the result alone
+// to a temporary file, which the error names: the runs may have taken hours.
+func (o labOutcome) write(dir string, extra report.Extra) error {
+	err := replaceResult(dir, func(dir string) error { return report.Write(dir, o.lab, o.spec, extra) })
+	if err == nil {
+		return nil
+	}
+	file, other := os.CreateTemp("", o.spec.Name+"-*.json")
+	if other != nil {
+		return err
+	}
+	if other = errors.Join(o.lab.Encode(file), file.Close()); other != nil {
+		_ = os.Remove(file.Name()) // it is not whole
+		return err
+	}
+	return fmt.Errorf("%w; the result without figures is in %s, of which tabane lab merge writes the report", err, file.Name())
 }
 
 // writePart writes the report of an experiment that ended early, for the reason why, which is part of
@@ -251,7 +270,7 @@ func (a *app) writePart(ctx context.Context, name string, f *runFlags, o labOutc
 		dir, err = partDirectory(dir)
 	}
 	if err == nil {
-		err = replaceResult(dir, func(dir string) error { return report.Write(dir, o.lab, o.spec, extra) })
+		err = o.write(dir, extra)
 	}
 	if err != nil {
 		return o, errors.Join(labFailure(ctx, "run scenario", name, why), err)
