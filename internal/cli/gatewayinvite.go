@@ -147,7 +147,7 @@ func (a *App) gatewayInvite(ctx context.Context, r role.Descriptor, f *setupFlag
 	if ok, err := a.confirm(ctx, f, what, steps); !ok {
 		return err
 	}
-	ctx, stop := untilHangup(ctx)
+	ctx, stop := UntilHangup(ctx)
 	defer stop()
 	own, err := gateway.PrivateKey(v.key)
 	if err != nil {

@@ -86,9 +86,9 @@ func (f *setupFlags) fresh(what string) (*setup.Record, error) {
 	return record, nil
 }
 
-// untilHangup returns a context that ends also when the terminal is gone, as at the end of a login
+// UntilHangup returns a context that ends also when the terminal is gone, as at the end of a login
 // that breaks: what was begun is undone then.
-func untilHangup(ctx context.Context) (context.Context, context.CancelFunc) {
+func UntilHangup(ctx context.Context) (context.Context, context.CancelFunc) {
 	if signal.Ignored(syscall.SIGHUP) { // nohup
 		return context.WithCancel(ctx)
 	}
@@ -388,7 +388,7 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if ok, err := a.confirm(ctx, f, what, lines); !ok {
 		return err
 	}
-	ctx, stop := untilHangup(ctx)
+	ctx, stop := UntilHangup(ctx)
 	defer stop()
 	at, err := tunnelPort(what, f.port)
 	if err != nil {
@@ -615,7 +615,7 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 		return err
 	}
 	_ = at.Close() // the gateway opens it again
-	ctx, stop := untilHangup(ctx)
+	ctx, stop := UntilHangup(ctx)
 	defer stop()
 	return a.inside(ctx, what, record, func() error {
 		if err := applyAll(record, steps[:before]); err != nil {

@@ -189,7 +189,9 @@ long, it prints what is missing and exits with 1; the lab stays up. If it is int
 			if err != nil {
 				return err
 			}
-			l, err := lab.Up(c.Context(), lab.Options{
+			ctx, stop := cli.UntilHangup(c.Context())
+			defer stop()
+			l, err := lab.Up(ctx, lab.Options{
 				Binary: binary,
 				Name:   name, Spec: spec, Routers: routers, Timeout: timeout, Detach: true, KeepUnready: true, Log: log,
 			})
@@ -199,7 +201,7 @@ long, it prints what is missing and exits with 1; the lab stays up. If it is int
 				return cli.ErrUnmet
 			}
 			if err != nil {
-				return labFailure(c.Context(), "start lab", args[0], err)
+				return labFailure(ctx, "start lab", args[0], err)
 			}
 			fmt.Fprintf(a.Out, "lab %q is up: %s, ready after %.1f s\n", l.Name(), cli.Quantity(len(spec.Nodes), "node"), time.Since(begun).Seconds())
 			fmt.Fprintf(a.Out, "next: tabane lab exec --lab %s NODE -- CMD; remove it with: tabane lab down %s\n", l.Name(), l.Name())

@@ -77,7 +77,9 @@ func (a *app) runWorlds(ctx context.Context, f labWorldsFlags) error {
 	if err != nil {
 		return err
 	}
-	screen := newScreen(a.Err, cli.Width(a.Err))
+	ctx, progress, stop := untilUnread(ctx, a.Err)
+	defer stop()
+	screen := newScreen(progress, cli.Width(a.Err))
 	log, err := a.Logger(screen, slog.LevelWarn)
 	if err != nil {
 		return err

@@ -195,7 +195,9 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 	if e := p.whole.Experiment; f.quick && e != nil && !e.Quick.All() {
 		fmt.Fprintf(a.Err, "--quick selects %s where no others are given\n", strings.Join(selectionArguments(e.Quick), " "))
 	}
-	screen := newScreen(a.Err, cli.Width(a.Err))
+	ctx, progress, stop := untilUnread(ctx, a.Err)
+	defer stop()
+	screen := newScreen(progress, cli.Width(a.Err))
 	log, err := a.Logger(screen, slog.LevelWarn)
 	if err != nil {
 		return o, err
