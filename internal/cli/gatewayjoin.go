@@ -209,10 +209,25 @@ func nextLine(r io.Reader) (string, error) {
 
 // invitation returns the line of an invitation: the argument, or what is pasted. An argument is
 // shown by ps and kept by the shell's history.
-func (a *App) invitation(ctx context.Context, args []string) (join.Invitation, error) {
+func (a *App) invitation(ctx context.Context, what string, r role.Descriptor, args []string) (i join.Invitation, err error) {
 	if len(args) > 0 {
-		return join.Parse(args[0])
+		i, err = join.Parse(args[0])
 	}
+	if err == nil {
+		err = Require(what, r.Needs...) // before it asks
+	}
+	if err == nil && len(args) == 0 {
+		i, err = a.pasted(ctx)
+	}
+	var failed *Failure
+	if err != nil && !errors.As(err, &failed) {
+		err = &Failure{What: what, Why: err}
+	}
+	return i, err
+}
+
+// pasted asks for the line of an invitation.
+func (a *App) pasted(ctx context.Context) (join.Invitation, error) {
 	fmt.Fprint(a.Out, "Paste the line that tabane gateway init --vps printed: ")
 	line, err := readLine(ctx, os.Stdin)
 	if err != nil {
@@ -583,11 +598,8 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if _, err := f.choice(); err != nil {
 		return err // before it asks
 	}
-	invitation, err := a.invitation(ctx, args)
+	invitation, err := a.invitation(ctx, what, r, args)
 	if err != nil {
-		return &Failure{What: what, Why: err}
-	}
-	if err := Require(what, r.Needs...); err != nil {
 		return err
 	}
 	h, files, err := f.find(what)

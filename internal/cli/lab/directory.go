@@ -56,7 +56,23 @@ func resultDirectory(dir string) (madeDirectory, error) {
 	if !ours {
 		return "", &cli.Failure{What: "write result to", Name: dir, Why: errors.New("it has other content than a result"), Do: "choose another with --out"}
 	}
-	return "", nil
+	unfinished, err := unfinishedDirectory(dir) // now, not after hours of runs
+	if err == nil {
+		err = os.Remove(unfinished)
+	}
+	return "", err
+}
+
+// unfinishedDirectory makes a directory in which a result is written.
+func unfinishedDirectory(dir string) (string, error) {
+	made, err := os.MkdirTemp(dir, unfinishedPrefix)
+	if of, ok := errors.AsType[*fs.PathError](err); ok {
+		err = of.Err // its name is a temporary one
+	}
+	if err != nil {
+		return "", cli.FileFailure("write report to", dir, err)
+	}
+	return made, nil
 }
 
 // partDirectory returns the directory for the result of an experiment that ended early: dir, or a new
@@ -86,9 +102,9 @@ func partDirectory(dir string) (string, error) {
 // replaceResult has write put a result into a new directory inside dir, and replaces the earlier
 // result in dir by it. Where write fails, the earlier one stays as it is.
 func replaceResult(dir string, write func(dir string) error) (err error) {
-	unfinished, err := os.MkdirTemp(dir, unfinishedPrefix)
+	unfinished, err := unfinishedDirectory(dir)
 	if err != nil {
-		return cli.FileFailure("write report to", dir, err)
+		return err
 	}
 	if err := write(unfinished); err != nil {
 		if of, ok := errors.AsType[*fs.PathError](err); ok {

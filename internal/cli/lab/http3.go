@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -77,7 +78,11 @@ func (a *app) serveHTTP3(ctx context.Context, listen string) error {
 	}
 	conn, err := net.ListenUDP("udp", at)
 	if err != nil {
-		return &cli.Failure{What: "listen on", Name: listen, Why: err}
+		do := "choose another with --listen"
+		if errors.Is(err, fs.ErrPermission) {
+			do = "run it as root, or choose a port above 1023"
+		}
+		return &cli.Failure{What: "listen on", Name: listen, Why: err, Do: do}
 	}
 	defer conn.Close()
 	s := &http3.Server{
