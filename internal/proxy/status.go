@@ -62,6 +62,9 @@ type ListenerStatus struct {
 	// Idle: there was no data for too long. Reset: one side reset it.
 	Idle  uint64 `json:"idle"`
 	Reset uint64 `json:"reset"`
+	// Stripped: a router began to remove MPTCP's options from it. It was reset, because the receiver
+	// would have got bytes twice.
+	Stripped uint64 `json:"stripped"`
 	// ToTarget and ToClient are bytes.
 	ToTarget uint64 `json:"bytes_to_target"`
 	ToClient uint64 `json:"bytes_to_client"`
@@ -127,7 +130,7 @@ func (p *Proxy) Status() any {
 		c := &r.service.Counts
 		s.Listeners = append(s.Listeners, ListenerStatus{
 			Name: r.listener.Listen.String(), Active: c.Active.Load(), Accepted: c.Accepted.Load(), Denied: c.Denied.Load(),
-			Malformed: c.Malformed.Load(), Refused: c.Refused.Load(), Failed: c.Failed.Load(), Idle: c.Idle.Load(), Reset: c.Reset.Load(),
+			Malformed: c.Malformed.Load(), Refused: c.Refused.Load(), Failed: c.Failed.Load(), Idle: c.Idle.Load(), Reset: c.Reset.Load(), Stripped: c.Stripped.Load(),
 			ToTarget: c.ToTarget.Load(), ToClient: c.ToClient.Load(),
 			ToTargetBursts: c.ToTargetBursts.Summary(), ToClientBursts: c.ToClientBursts.Summary(),
 		})

@@ -100,6 +100,8 @@ type side struct {
 	urgent bool
 	// begun: something was sent. prompt: small segments do not wait for acknowledgments.
 	begun, prompt bool
+	transport     transport
+	awaited       bool // data may lack its DATA_ACK, and the loop looks for that
 }
 
 // flow is one direction of a connection.
@@ -130,6 +132,9 @@ func (l *loop) begin(s *Service, client int, from netip.AddrPort) {
 	l.engine.open.Add(1)
 	s.Counts.Active.Add(1)
 	keepUrgent(client)
+	if s.multipath && multipath(client) {
+		c.sides[0].transport = requested
+	}
 	if errno := l.watch(c, whichOwn, client); errno != 0 {
 		l.abort(c)
 		return
@@ -581,6 +586,9 @@ func (l *loop) attempted(c *connection, i int, events uint32) {
 	l.closeAttempts(c, i)
 	c.dial.won = int8(i)
 	c.sides[1] = side{fd: int32(fd)}
+	if t.Multipath && !o.Fallback {
+		c.sides[1].transport = requested
+	}
 	c.sides[1].note(events)
 	l.engine.options.Router.Tried(o)
 	c.state, c.since, c.active = relaying, l.now, l.now

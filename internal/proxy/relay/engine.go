@@ -118,6 +118,8 @@ const Smooth = ^uint64(0) - 1
 type Service struct {
 	ServiceOptions
 	Counts Counts
+
+	multipath bool // a listening socket accepts MPTCP
 }
 
 // close closes the listening sockets.
@@ -130,7 +132,9 @@ func (s *Service) close() {
 // Counts count connections since the start; all but Active only increase.
 type Counts struct {
 	Accepted, Denied, Refused, Failed, Malformed, Idle, Reset atomic.Uint64
-	Active                                                    atomic.Int64
+	// Stripped are those that lost MPTCP's options after they had carried data, and were reset.
+	Stripped atomic.Uint64
+	Active   atomic.Int64
 	// ToTarget and ToClient are bytes.
 	ToTarget, ToClient atomic.Uint64
 	// ToClientBursts and ToTargetBursts are the lengths of bursts.
@@ -157,17 +161,33 @@ type Engine struct {
 	open    atomic.Int64
 	beside  atomic.Int64 // attempts beyond the first of each connection
 	paused  atomic.Int32 // loops that do not accept
-	pauses  pauseLog
+	pauses  logLimit
+	strips  logLimit
 	control atomic.Pointer[string] // congestion control of MPTCP connections; nil: that of the host
 
 	mu       sync.Mutex
 	services []*Service
 }
 
-// pauseLog limits how often pauses are logged.
-type pauseLog struct {
+// logLimit limits how often something is logged. It is safe for concurrent use.
+type logLimit struct {
 	mu   sync.Mutex
 	last time.Time
+}
+
+// logEvery is the least time between two log lines of the same event.
+const logEvery = time.Minute
+
+// due reports whether the event is to be logged.
+func (l *logLimit) due() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if now.Sub(l.last) < logEvery {
+		return false
+	}
+	l.last = now
+	return true
 }
 
 // New makes an engine. Run and Close release what it has opened.
@@ -216,6 +236,7 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) Add(o ServiceOptions) (*Service, error) {
 	s := &Service{ServiceOptions: o}
 	for _, fd := range s.Sockets {
+		s.multipath = s.multipath || !spliceable(fd)
 		err := errors.Join(sendAtOnce(fd), probe(fd, detect))
 		if err == nil {
 			err = pace(fd, o.Pace)
@@ -298,16 +319,18 @@ func (e *Engine) Paused() bool { return e.paused.Load() > 0 }
 // Pipes returns the number of pipes.
 func (e *Engine) Pipes() int { return int(e.pipes.Load()) }
 
-// pauseLogEvery is the least time between two log lines of pauses.
-const pauseLogEvery = time.Minute
-
 // logPause logs that accepting pauses.
 func (e *Engine) logPause(reason string) {
-	e.pauses.mu.Lock()
-	defer e.pauses.mu.Unlock()
-	if now := time.Now(); now.Sub(e.pauses.last) >= pauseLogEvery {
-		e.pauses.last = now
+	if e.pauses.due() {
 		e.log.Warn("accepting pauses, new connections wait", "reason", reason, "connections", e.Open())
+	}
+}
+
+// logStripped logs that a connection has lost MPTCP's options.
+func (e *Engine) logStripped(c *connection) {
+	if e.strips.due() {
+		e.log.Warn("a router removes MPTCP's options from connections that carry data, which corrupts them; they are reset",
+			"listener", c.service.Name, "client", c.peer, "target", c.target(int(c.dial.won)).Address)
 	}
 }
 

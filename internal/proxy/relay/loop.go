@@ -56,10 +56,12 @@ type loop struct {
 	generation  uint32
 	ready       []*connection // those with data left when their turn was over
 	attempts    queue
+	awaited     []sent // sockets with data that may lack a DATA_ACK
 
 	paused      bool
 	resume      time.Time
 	scan        time.Time
+	acks        time.Time   // when the next DATA_ACKs are looked for
 	current     *connection // whose event is being processed
 	at, reached int         // the next event, and their number
 
@@ -208,6 +210,9 @@ func (l *loop) timeout() int {
 	if l.paused {
 		left = min(left, pauseFor)
 	}
+	if len(l.awaited) > 0 {
+		left = min(left, time.Until(l.acks))
+	}
 	return max(int((left+time.Millisecond-1)/time.Millisecond), 0)
 }
 
@@ -289,6 +294,9 @@ func (l *loop) timers() {
 				l.listen(i, s)
 			}
 		}
+	}
+	if !l.now.Before(l.acks) {
+		l.acknowledged()
 	}
 	if l.now.Before(l.scan) {
 		return

@@ -21,9 +21,7 @@ func (l *loop) relay(c *connection) {
 	for d := range c.flows {
 		again, errno := l.pump(c, d)
 		if errno != 0 {
-			// A reset of one side is passed on to the other.
-			c.service.Counts.Reset.Add(1)
-			l.abort(c)
+			l.failed(c, errno)
 			return
 		}
 		more = more || again
@@ -35,6 +33,17 @@ func (l *loop) relay(c *connection) {
 		c.queued = true
 		l.ready = append(l.ready, c)
 	}
+}
+
+// failed ends a connection for an error of one side. A reset is passed on to the other one.
+func (l *loop) failed(c *connection, errno syscall.Errno) {
+	if errno == errStripped {
+		c.service.Counts.Stripped.Add(1)
+		l.engine.logStripped(c)
+	} else {
+		c.service.Counts.Reset.Add(1)
+	}
+	l.abort(c)
 }
 
 // pump moves data of a direction. It returns whether there may be more to move now, and the error
@@ -74,6 +83,11 @@ func (l *loop) pump(c *connection, d int) (again bool, errno syscall.Errno) {
 		}
 		if errno = l.pull(f, from); errno != 0 {
 			return false, errno
+		}
+		if len(f.rest) > 0 || f.held > 0 || from.ended {
+			if errno = from.confirm(); errno != 0 {
+				return false, errno
+			}
 		}
 	}
 	// What was taken last may be in the loop's buffer, which the next connection uses.
@@ -240,6 +254,7 @@ func (l *loop) account(c *connection, d, moved int) {
 		return
 	}
 	c.active = l.now
+	l.await(c, 1-d)
 	f := &c.flows[d]
 	if f.segment == 0 && moved > leastSegment {
 		f.segment = int32(segment(int(c.sides[1-d].fd)))
