@@ -22,6 +22,10 @@ type Counters struct {
 	// Stripped counts connections that became TCP because the client's ACK had no MP_CAPABLE, which
 	// middleboxes remove.
 	Stripped uint64 `json:"stripped"`
+	// LostOptions counts connections that became TCP in the middle, because data came without
+	// MPTCP's options (DssFallback, of Linux 6.17). Their receiver, on this host, may have got bytes
+	// twice.
+	LostOptions uint64 `json:"lost_options"`
 	// TableFull counts connections, those of clients on this host included, that became TCP because
 	// the kernel's table of tokens had no place; see TokenPlaces.
 	TableFull uint64 `json:"table_full"`
@@ -95,7 +99,7 @@ func parseCounters(netstat []byte) (c Counters, err error) {
 		}
 		into := map[string]*uint64{
 			"MPCapableSYNRX": &c.Requested, "MPCapableACKRX": &c.Accepted, "MPCapableFallbackACK": &c.Stripped, "MPFallbackTokenInit": &c.TableFull,
-			"NoDSSInWindow": &c.BeyondWindow, "MPTCPRetrans": &c.Reinjected,
+			"DssFallback": &c.LostOptions, "NoDSSInWindow": &c.BeyondWindow, "MPTCPRetrans": &c.Reinjected,
 			"MPJoinSynRx": &c.Joins, "MPJoinAckRx": &c.Joined,
 		}
 		for i, name := range names {
@@ -113,7 +117,7 @@ func parseCounters(netstat []byte) (c Counters, err error) {
 func (c Counters) Since(before Counters) Counters {
 	return Counters{
 		Requested: c.Requested - before.Requested, Accepted: c.Accepted - before.Accepted,
-		Stripped: c.Stripped - before.Stripped, TableFull: c.TableFull - before.TableFull,
+		Stripped: c.Stripped - before.Stripped, LostOptions: c.LostOptions - before.LostOptions, TableFull: c.TableFull - before.TableFull,
 		BeyondWindow: c.BeyondWindow - before.BeyondWindow, Reinjected: c.Reinjected - before.Reinjected,
 		Joins: c.Joins - before.Joins, Joined: c.Joined - before.Joined,
 	}

@@ -14,8 +14,8 @@ func TestCounters(t *testing.T) {
 		want    Counters
 		err     string
 	}{
-		"all": {others + "MPTcpExt: MPCapableSYNRX MPCapableSYNTX MPCapableACKRX MPCapableFallbackACK MPFallbackTokenInit MPCurrEstab NoDSSInWindow MPTCPRetrans\nMPTcpExt: 10 99 8 2 1 3 154 44\n",
-			Counters{Requested: 10, Accepted: 8, Stripped: 2, TableFull: 1, BeyondWindow: 154, Reinjected: 44}, ""},
+		"all": {others + "MPTcpExt: MPCapableSYNRX MPCapableSYNTX MPCapableACKRX MPCapableFallbackACK MPFallbackTokenInit MPCurrEstab NoDSSInWindow MPTCPRetrans DssFallback\nMPTcpExt: 10 99 8 2 1 3 154 44 6\n",
+			Counters{Requested: 10, Accepted: 8, Stripped: 2, TableFull: 1, BeyondWindow: 154, Reinjected: 44, LostOptions: 6}, ""},
 		"an old kernel":   {others + "MPTcpExt: MPCapableSYNRX\nMPTcpExt: 10\n", Counters{Requested: 10}, ""},
 		"no MPTCP":        {others, Counters{}, ""},
 		"fewer values":    {"MPTcpExt: MPCapableSYNRX MPCapableACKRX\nMPTcpExt: 10\n", Counters{}, "1 values of 2"},
@@ -27,8 +27,8 @@ func TestCounters(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	before := Counters{Requested: 1, Accepted: 2, Stripped: 3, TableFull: 4, BeyondWindow: 5, Reinjected: 6, Joins: 7, Joined: 8}
-	if got, want := (Counters{Requested: 11, Accepted: 22, Stripped: 33, TableFull: 44, BeyondWindow: 55, Reinjected: 66, Joins: 77, Joined: 88}).Since(before), (Counters{10, 20, 30, 40, 50, 60, 70, 80}); got != want {
+	before := Counters{Requested: 1, Accepted: 2, Stripped: 3, TableFull: 4, BeyondWindow: 5, Reinjected: 6, Joins: 7, Joined: 8, LostOptions: 9}
+	if got, want := (Counters{Requested: 11, Accepted: 22, Stripped: 33, TableFull: 44, BeyondWindow: 55, Reinjected: 66, Joins: 77, Joined: 88, LostOptions: 99}).Since(before), (Counters{Requested: 10, Accepted: 20, Stripped: 30, LostOptions: 90, TableFull: 40, BeyondWindow: 50, Reinjected: 60, Joins: 70, Joined: 80}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -117,7 +117,7 @@ func Examine(daemons []string) []Finding {
 	of([]string{role.ASBR, role.Gateway}, reversePath())
 	of([]string{role.ASBR}, ipv4Routes())
 	of([]string{role.Edge}, listeners(listening, processes), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), reports())
-	of([]string{role.Edge, role.Proxy}, tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters))
+	of([]string{role.Edge, role.Proxy}, tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), stripped(mptcp.ReadCounters))
 	of([]string{mptcpVerb}, mptcpified(mptcp.Supported, mptcpify.Supported))
 	of([]string{lab}, programs()...)
 	of([]string{role.ASBR, role.Edge, OpenGateway, controls}, typeFormat())
@@ -327,6 +327,21 @@ func standstills(counters func() (mptcp.Counters, error)) Finding {
 		f.Remedy = `have the receive buffers of this host, the receiver, begin with more than what the paths' queues hold: sysctl -w net.ipv4.tcp_rmem="4096 1048576 33554432"`
 	case c.Reinjected > 0:
 		f.Meaning += fmt.Sprintf("; as a sender it reinjected %d fragments by a timer since boot (MPTCPRetrans), of which connections that stand still need many: standstills in tabane status edge", c.Reinjected)
+	}
+	return f
+}
+
+// stripped checks whether a router removed MPTCP's options from connections that carried data to
+// this host, whose programs may have got bytes twice.
+func stripped(counters func() (mptcp.Counters, error)) Finding {
+	f := Finding{Check: "MPTCP options", State: OK, Meaning: "no connection lost MPTCP's options after it had carried data (DssFallback)"}
+	switch c, err := counters(); {
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case c.LostOptions > 0:
+		f.State = Limited
+		f.Meaning = fmt.Sprintf("%d connections lost MPTCP's options since boot after they had carried data (DssFallback): programs on this host may have got bytes twice, but for tabane proxy, which resets such connections", c.LostOptions)
+		f.Remedy = "find the router that removes MPTCP's options from some packets only, as after a change of the route, and have it pass all of them or none"
 	}
 	return f
 }

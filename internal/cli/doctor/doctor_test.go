@@ -205,6 +205,25 @@ func TestStandstills(t *testing.T) {
 	}
 }
 
+func TestStripped(t *testing.T) {
+	for name, tt := range map[string]struct {
+		counters mptcp.Counters
+		err      error
+		state    State
+		says     string
+	}{
+		"none":      {mptcp.Counters{}, nil, OK, "no connection"},
+		"handshake": {mptcp.Counters{Stripped: 3}, nil, OK, "no connection"},
+		"lost":      {mptcp.Counters{LostOptions: 5}, nil, Limited, "5 connections"},
+		"unknown":   {mptcp.Counters{}, errors.New("gone"), Unknown, "gone"},
+	} {
+		f := stripped(func() (mptcp.Counters, error) { return tt.counters, tt.err })
+		if f.State != tt.state || !strings.Contains(f.Meaning, tt.says) || (f.Remedy != "") != (tt.state == Limited) {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
 func TestTokens(t *testing.T) {
 	memory := func() (uint64, error) { return 24 << 30, nil }
 	for _, tt := range []struct {
