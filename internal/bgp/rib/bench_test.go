@@ -29,6 +29,46 @@ func million() (keys []message.Key, sets []*message.Attributes) {
 	return keys, sets
 }
 
+// BenchmarkManySources: one operation is the removal of 100,000 routes of 200 sources, each of which
+// has a reader, as when all sessions of a border router end at once.
+func BenchmarkManySources(b *testing.B) {
+	const sources = 200
+	keys, sets := million()
+	keys = keys[:100_000]
+	for range b.N {
+		r := New()
+		consumers := []*Consumer{r.NewConsumer(message.IPv6Unicast, func() {})}
+		drain := func() {
+			for left := 1; left > 0; {
+				left = 0
+				for _, c := range consumers {
+					c.Pull(1000, func(item Item) bool { return item.Path.Received != 0 })
+					left += c.Pending()
+				}
+			}
+		}
+		var all []Source
+		for range sources {
+			s := r.AddSource(Peer{})
+			all = append(all, s)
+			consumers = append(consumers, r.NewReader(message.IPv6Unicast, s, func() {}))
+		}
+		for i, k := range keys {
+			id := r.Hold(sets[i])
+			r.Announce(k, Path{Received: id, Accepted: id, Source: all[i/(len(keys)/sources)]}, false)
+			r.Release(id)
+		}
+		drain()
+		began := cpuTime()
+		for _, s := range all {
+			for !r.Purge(message.IPv6Unicast, s, 1000) {
+			}
+		}
+		drain()
+		b.ReportMetric(float64((cpuTime()-began).Nanoseconds())/float64(len(keys)), "cpu-ns/route")
+	}
+}
+
 // BenchmarkTable: one operation is a million routes from each source, taken by a consumer, and
 // their removal. It does not include attributes.
 func BenchmarkTable(b *testing.B) {

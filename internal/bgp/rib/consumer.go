@@ -134,7 +134,7 @@ func (c *Consumer) Pull(n int, take func(Item) (held bool)) int {
 		c.cursor = i + 1
 		c.take(i, take)
 	}
-	if c.pending.n == 0 {
+	if taken > 0 && c.pending.n == 0 {
 		c.table.reap(n)
 	}
 	return taken

@@ -539,3 +539,33 @@ func TestSet(t *testing.T) {
 		})
 	})
 }
+
+// TestReapIsBounded: while one consumer has all destinations without paths to take, others that have
+// none do not look through all of these each time.
+func TestReapIsBounded(t *testing.T) {
+	const routes = 100 << wordShift
+	r := New()
+	slow, idle := r.NewConsumer(message.IPv6Unicast, func() {}), r.NewConsumer(message.IPv6Unicast, func() {})
+	s := r.AddSource(Peer{})
+	id := r.Hold(&message.Attributes{})
+	for i := range routes {
+		k := message.KeyOf(netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, byte(i >> 8), byte(i)}), 48))
+		r.Announce(k, Path{Received: id, Accepted: id, Source: s}, false)
+	}
+	for _, c := range []*Consumer{slow, idle} {
+		c.Pull(routes, func(Item) bool { return true })
+	}
+	r.Purge(message.IPv6Unicast, s, routes)
+	idle.Pull(routes, func(Item) bool { return false })
+	table := &r.tables[message.IPv6Unicast]
+	if table.dead.n != routes || slow.Pending() != routes {
+		t.Fatalf("%d destinations without paths, %d of them to take, want %d", table.dead.n, slow.Pending(), routes)
+	}
+	table.reaped = 1 << wordShift
+	if idle.Pull(routes, func(Item) bool { return false }); table.reaped != 1<<wordShift {
+		t.Error("a consumer with nothing to take looked at some")
+	}
+	if table.reap(reapStep) {
+		t.Errorf("looked at all to free %d", reapStep)
+	}
+}

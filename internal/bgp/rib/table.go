@@ -271,10 +271,11 @@ func (t *table) reapIfDue() {
 }
 
 // reap frees up to n destinations without paths that no consumer has to take; one that has a route
-// to such a destination has to take it too. It continues where the last call ended, and reports
-// whether it reached the end of the table.
+// to such a destination has to take it too. It looks at no more than n words of them, each of which
+// costs a look at every consumer: while one consumer has them all to take, none can be freed. It
+// continues where the last call ended, and reports whether it reached the end of the table.
 func (t *table) reap(n int) (end bool) {
-	for n > 0 {
+	for words := n; n > 0 && words > 0; words-- {
 		i, ok := t.dead.next(t.reaped)
 		if !ok {
 			t.reaped = 0
