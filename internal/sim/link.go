@@ -42,14 +42,13 @@ func (s *Sim) launch(p *packet, size int32) {
 	if s.traffic.packets++; s.traffic.packets > s.traffic.most {
 		s.tooLarge = true
 	}
-	s.enter(p, size)
+	p.hop++
+	s.enter(s.hops[p.hop], p, size)
 }
 
-// enter passes a packet to the link of its next hop. The event of a link is its next delivery. A
-// new packet changes it only if the link was idle or packets may overtake each other on it.
-func (s *Sim) enter(p *packet, size int32) {
-	p.hop++
-	i := s.hops[p.hop]
+// enter passes a packet to link i. The event of a link is its next delivery. A new packet changes
+// it only if the link was idle or packets may overtake each other on it.
+func (s *Sim) enter(i int32, p *packet, size int32) {
 	l := &s.links[i]
 	if l.down {
 		l.lost++
@@ -80,8 +79,9 @@ func (s *Sim) deliver(i int32) {
 	}
 	l.sent++
 	l.sentBytes += uint64(a.Size)
-	if s.hops[a.Frame.hop+1] != end {
-		s.enter(&a.Frame, a.Size)
+	a.Frame.hop++
+	if to := s.hops[a.Frame.hop]; to != end {
+		s.enter(to, &a.Frame, a.Size)
 		return
 	}
 	s.traffic.packets--

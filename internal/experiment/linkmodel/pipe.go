@@ -159,7 +159,7 @@ func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
 	p.counted.ArrivedBytes += uint64(size)
 	busy := p.starts() > at || p.queue.len() > 0
 	if p.plain && !busy {
-		p.transmit(size, frame, at)
+		p.launch(size, frame, p.occupy(size, at)+p.profile.Delay)
 		return
 	}
 	q := &p.profile.Queue
@@ -316,11 +316,11 @@ func (c *controlled[F]) Signal(f packet[F]) bool {
 
 // send transmits a frame at the time t.
 func (p *Pipe[F]) send(size int32, frame *F, t time.Duration) {
+	sent := p.occupy(size, t)
 	if p.plain {
-		p.transmit(size, frame, t)
+		p.launch(size, frame, sent+p.profile.Delay)
 		return
 	}
-	sent := p.occupy(size, t)
 	if p.lose() {
 		p.counted.Lost++
 		p.store.Release(*frame)
@@ -345,20 +345,15 @@ func (p *Pipe[F]) occupy(size int32, t time.Duration) time.Duration {
 	return max(t, p.starts())
 }
 
-// transmit is the fast path of send, for a plain pipe.
-func (p *Pipe[F]) transmit(size int32, frame *F, t time.Duration) {
-	// Frames stay in order after a change that shortens the delay.
-	p.last = max(p.last, p.occupy(size, t)+p.profile.Delay)
-	p.launch(size, frame, p.last)
-}
-
-// launch puts a frame on the wire, behind all others.
+// launch puts a frame on the wire, behind all others: not before these if they were sent before a
+// change that shortened the delay.
 func (p *Pipe[F]) launch(size int32, frame *F, at time.Duration) {
 	if p.fly.full() {
 		p.fly.grow()
 	}
+	p.last = max(p.last, at)
 	a := p.fly.push()
-	a.At, a.Size = at, size
+	a.At, a.Size = p.last, size
 	a.Frame = *frame // by itself, as an assignment of several values copies it twice
 }
 
@@ -402,7 +397,6 @@ func (p *Pipe[F]) deliver(size int32, frame *F, sent time.Duration) {
 		at = max(at, p.last)
 	}
 	if at >= p.last {
-		p.last = at
 		p.launch(size, frame, at)
 	} else {
 		p.sequence++
@@ -526,6 +520,14 @@ type line struct {
 	part  uint64
 }
 
+// prepare makes the cache that of a size.
+func (l *line) prepare(size int32) {
+	if l.size = size; l.rate > 0 {
+		bits := uint64(size) * 8 * uint64(time.Second) // no overflow: a size has 31 bits
+		l.whole, l.part = time.Duration(bits/l.rate), bits%l.rate
+	}
+}
+
 // next returns the transmission time of a frame that follows the last one.
 func (l *line) next(size int32) time.Duration {
 	after := *l
@@ -534,15 +536,11 @@ func (l *line) next(size int32) time.Duration {
 
 // send returns the same as next and carries the fraction over to the next frame.
 func (l *line) send(size int32) time.Duration {
-	if l.rate == 0 {
-		return 0
-	}
 	if size != l.size {
-		bits := uint64(size) * 8 * uint64(time.Second) // no overflow: a size has 31 bits
-		l.size, l.whole, l.part = size, time.Duration(bits/l.rate), bits%l.rate
+		l.prepare(size)
 	}
 	d := l.whole
-	if l.rest += l.part; l.rest >= l.rate {
+	if l.rest += l.part; l.rest >= l.rate && l.rate > 0 {
 		l.rest -= l.rate
 		d++
 	}
