@@ -665,24 +665,26 @@ type flight[F any] []overtaker[F]
 func (h *flight[F]) push(a overtaker[F]) {
 	*h = append(*h, a)
 	s := *h
-	for i := len(s) - 1; i > 0; {
+	i := len(s) - 1
+	for i > 0 {
 		up := (i - 1) / 2
-		if !s[i].before(&s[up]) {
+		if !a.before(&s[up]) {
 			break
 		}
-		s[i], s[up] = s[up], s[i]
+		s[i] = s[up]
 		i = up
 	}
+	s[i] = a
 }
 
 func (h *flight[F]) pop() Arrival[F] {
 	s := *h
 	top := s[0]
 	n := len(s) - 1
-	s[0] = s[n]
-	s = s[:n]
-	*h = s
-	for i := 0; ; {
+	*h = s[:n]
+	last := &s[n] // it is below the place where it goes
+	i := 0
+	for {
 		down := 2*i + 1
 		if down >= n {
 			break
@@ -690,11 +692,12 @@ func (h *flight[F]) pop() Arrival[F] {
 		if down+1 < n && s[down+1].before(&s[down]) {
 			down++
 		}
-		if !s[down].before(&s[i]) {
+		if !s[down].before(last) {
 			break
 		}
-		s[i], s[down] = s[down], s[i]
+		s[i] = s[down]
 		i = down
 	}
+	s[i] = *last
 	return top.Arrival
 }
