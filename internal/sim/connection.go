@@ -83,6 +83,22 @@ func (c *connection) acknowledged(p *packet) {
 	}
 }
 
+// mostExpectedBursts bounds the room for bursts that may never be needed.
+const mostExpectedBursts = 1 << 15
+
+// expectedBursts returns how many bursts a connection delivers if each is one segment and its paths
+// are used fully.
+func (c *connection) expectedBursts(s *Sim) int {
+	bytes := unit.Size(0)
+	for i := range c.Paths {
+		bytes += s.slowest(c.Paths[i].Out).SizeIn(s.config.Duration - c.Start)
+	}
+	if c.Bytes > 0 {
+		bytes = min(bytes, c.Bytes)
+	}
+	return int(min(bytes/unit.Size(c.Segment), mostExpectedBursts))
+}
+
 // newData returns the length of the next segment that can be sent now, 0 when there is no data or a
 // shared window is full.
 func (c *connection) newData(s *Sim) int {

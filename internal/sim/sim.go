@@ -167,7 +167,7 @@ func (s *Sim) connect(c *connection, id, first int32, ways [][2]uint32) (err err
 	n := c.subflows()
 	c.flows, c.probes = make([]cc.Subflow, n), make([]probing, n)
 	c.newPaths(s)
-	c.buffer = reseq.New(reseq.Options{Bursts: s.config.Bursts})
+	c.buffer = reseq.New(reseq.Options{Bursts: s.config.Bursts, Expected: c.expectedBursts(s)})
 	c.sizing = newRightSizing(c)
 	c.advertised = uint64(cmp.Or(c.InitialReceive, c.ReceiveBuffer))
 	c.edge = c.advertised

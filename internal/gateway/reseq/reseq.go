@@ -13,8 +13,10 @@ import (
 type Options struct {
 	// Start is the sequence number of the first byte that is released.
 	Start uint64
-	// Bursts records every burst with its time, at 24 bytes each.
-	Bursts bool
+	// Bursts records every burst with its time, at 24 bytes each. The first one makes room for
+	// Expected ones.
+	Bursts   bool
+	Expected int
 	// Released, if not nil, is called for every segment when it is released, in no particular
 	// order for the segments that one arrival releases.
 	Released func(now time.Duration, s Segment)
@@ -67,6 +69,7 @@ type Buffer struct {
 	batch    Release
 	released func(time.Duration, Segment)
 	series   bool
+	expected int
 	m        Measures
 }
 
@@ -84,7 +87,7 @@ const none = -1
 
 // New returns an empty buffer.
 func New(o Options) *Buffer {
-	return &Buffer{next: o.Start, free: none, released: o.Released, series: o.Bursts}
+	return &Buffer{next: o.Start, free: none, released: o.Released, series: o.Bursts, expected: o.Expected}
 }
 
 // Next returns the sequence number of the first missing byte (RCV.NXT).
@@ -178,7 +181,7 @@ func (b *Buffer) end(now time.Duration) Release {
 		b.m.Bursts.Add(int64(r.Segments))
 		if b.series {
 			if n := len(b.m.Series); n == cap(b.m.Series) {
-				b.m.Series = slices.Grow(b.m.Series, max(n, 1024)) // long ones grow by a quarter otherwise
+				b.m.Series = slices.Grow(b.m.Series, max(n, b.expected, 1024)) // long ones grow by a quarter otherwise
 			}
 			b.m.Series = append(b.m.Series, Burst{now, r.Segments, r.Bytes})
 		}
@@ -355,10 +358,10 @@ func (b *Buffer) hold(s *Segment, start uint64, fresh int) int32 {
 	} else {
 		b.free = b.pool[i].next
 	}
-	held := *s
-	held.Length -= int(start - s.Seq)
-	held.Seq = start
-	b.pool[i] = node{Segment: held, next: none}
+	n := &b.pool[i]
+	n.Arrived, n.Ready, n.Path = s.Arrived, s.Ready, s.Path
+	n.Seq, n.Length = start, s.Length-int(start-s.Seq)
+	n.next = none
 	b.m.Occupancy.Segments++
 	return i
 }

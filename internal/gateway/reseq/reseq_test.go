@@ -119,6 +119,22 @@ func TestBuffer(t *testing.T) {
 	}
 }
 
+func TestRoomForExpectedBursts(t *testing.T) {
+	const expected = 5000
+	b := reseq.New(reseq.Options{Bursts: true, Expected: expected})
+	if n := cap(b.Measures().Series); n != 0 {
+		t.Errorf("there is room for %d bursts before the first", n)
+	}
+	b.Push(0, 0, 0, 1)
+	room := cap(b.Measures().Series)
+	for i := range uint64(expected - 1) {
+		b.Push(0, 0, 1+i, 1)
+	}
+	if s := b.Measures().Series; len(s) != expected || cap(s) != room {
+		t.Errorf("got %d bursts with room for %d, want %d and the room of the first, %d", len(s), cap(s), expected, room)
+	}
+}
+
 func TestBatchIsOneBurst(t *testing.T) {
 	b := reseq.New(reseq.Options{Bursts: true})
 	b.PushBatch(10*ms, []reseq.Segment{
