@@ -162,7 +162,9 @@ func (c *connection) schedule(s *Sim) {
 		}
 		c.next += uint64(n)
 	}
-	c.watchData(s)
+	if c.buffered() && len(c.flows) > 1 {
+		c.watchData(s)
+	}
 	if blocked != c.blocked {
 		if blocked {
 			c.blockedAt = s.now

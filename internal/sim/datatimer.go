@@ -18,11 +18,10 @@ type dataTimer struct {
 const dataTimerLeast = 200 * time.Millisecond
 
 // watchData sets the timer if new data was acknowledged or it does not run, and stops it when all
-// is.
+// is. The connection has send buffers and other subflows.
 func (c *connection) watchData(s *Sim) {
 	t := &c.timerOfData
 	switch {
-	case !c.buffered() || len(c.flows) < 2:
 	case c.acked >= c.next:
 		t.deadline = 0
 	case t.deadline == 0 || c.acked != t.acked:

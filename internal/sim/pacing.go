@@ -39,11 +39,8 @@ const (
 // paces reports whether a subflow may be paced.
 func (f *sender) paces() bool { return f.c.ahead && f.c.Lowat }
 
-// pace adapts pacing to an acknowledgement.
+// pace adapts the pacing of a subflow that may be paced to an acknowledgement.
 func (f *sender) pace(s *Sim) {
-	if !f.paces() {
-		return
-	}
 	p, rtt := &f.pacing, f.retrans.rtt.SRTT
 	if rtt <= 0 {
 		return

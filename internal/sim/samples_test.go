@@ -41,10 +41,11 @@ func TestSamples(t *testing.T) {
 		if tt.again > 0 {
 			b.retransmitted(50*ms, tt.again, b.at(tt.again))
 		}
-		b.acknowledge(tt.to, 100*ms, 10*ms, nil)
+		r := new(rack)
+		b.acknowledge(tt.to, 100*ms, 10*ms, r)
 		p := &packet{blocks: uint8(len(tt.sacks))}
 		copy(p.sack[:], tt.sacks)
-		b.selective(p, 100*ms, 10*ms, nil)
+		b.selective(p, 100*ms, 10*ms, r)
 		if rtt, latest := b.timed.sample(); rtt != tt.rtt || latest != tt.latest {
 			t.Errorf("%s: %v and %v, want %v and %v", tt.name, rtt, latest, tt.rtt, tt.latest)
 		}

@@ -1,9 +1,6 @@
 package sim
 
-import (
-	"cmp"
-	"time"
-)
+import "time"
 
 // segment is a segment that a subflow has sent and that is not acknowledged cumulatively.
 type segment struct {
@@ -50,7 +47,7 @@ type scoreboard struct {
 	// late is the lowest segment below it that an acknowledgement brings first and that was never
 	// retransmitted: a bound at first, which stays where there is none. 0: nobody asks.
 	late uint32
-	// timed are the round-trip times that the last acknowledgement gives.
+	// timed are the round-trip times that the last acknowledgement gives RACK.
 	timed timed
 	// blocks are the SACK blocks of the last acknowledgement.
 	blocks  [maxBlocks]span
@@ -63,6 +60,29 @@ type scoreboard struct {
 type timed struct {
 	first, last, firstSacked, lastSacked time.Duration
 	retransmitted                        bool
+}
+
+// acknowledged adds a segment that is acknowledged cumulatively.
+func (t *timed) acknowledged(e *segment, now time.Duration) {
+	switch {
+	case e.flags&everRetrans != 0:
+		t.retransmitted = true
+	case e.flags&sacked == 0:
+		t.last = now - e.sent
+		if t.first == 0 {
+			t.first = t.last
+		}
+	}
+}
+
+// selected adds a segment that is selectively acknowledged.
+func (t *timed) selected(e *segment, now time.Duration) {
+	if e.flags&everRetrans == 0 {
+		t.lastSacked = now - e.sent
+		if t.firstSacked == 0 {
+			t.firstSacked = t.lastSacked
+		}
+	}
 }
 
 // sample returns the sample for the timeout, and that of the segment sent last, 0 without any
@@ -131,22 +151,22 @@ func (b *scoreboard) push(data uint64, length int) (seq uint32, e *segment) {
 // acknowledge processes the cumulative acknowledgement, and returns the number of segments that it
 // newly acknowledges. r is nil without RACK.
 func (b *scoreboard) acknowledge(to uint32, now, minRTT time.Duration, r *rack) int {
-	delivered, t := 0, timed{}
+	if r != nil {
+		b.timed = timed{}
+	}
+	delivered := 0
 	for seq := b.una; seq != to; seq++ {
 		e := b.at(seq)
-		t.retransmitted = t.retransmitted || e.flags&everRetrans != 0
+		if r != nil {
+			b.timed.acknowledged(e, now)
+		}
 		if e.flags&sacked != 0 {
 			b.sacked--
 			continue
 		}
 		delivered++
 		b.arrived(seq, e, now, minRTT, r)
-		if e.flags&everRetrans == 0 {
-			t.last = now - e.sent
-			t.first = cmp.Or(t.first, t.last)
-		}
 	}
-	b.timed = t
 	b.una = to
 	b.lossMarked, b.retransNext, b.unsettled = max(b.lossMarked, to), max(b.retransNext, to), max(b.unsettled, to)
 	return delivered
@@ -194,9 +214,8 @@ func (b *scoreboard) selective(p *packet, now, minRTT time.Duration, r *rack) in
 				continue
 			}
 			b.arrived(seq, e, now, minRTT, r)
-			if t := &b.timed; e.flags&everRetrans == 0 {
-				t.lastSacked = now - e.sent
-				t.firstSacked = cmp.Or(t.firstSacked, t.lastSacked)
+			if r != nil {
+				b.timed.selected(e, now)
 			}
 			e.flags = e.flags&^(lost|retransInFlight) | sacked
 			b.sacked++

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
@@ -68,7 +67,7 @@ type sender struct {
 // room returns how many segments the congestion window allows now: at least one if nothing is in
 // flight.
 func (f *sender) room() int32 {
-	return int32(max(min(f.cc.Cwnd, maxSegments), 1)) - f.board.inFlight()
+	return int32(min(max(int(f.cc.Cwnd), 1), maxSegments)) - f.board.inFlight()
 }
 
 // maxSegments limits the outstanding segments of a subflow: a window of 1 GiB (RFC 7323, section
@@ -87,7 +86,9 @@ func (f *sender) establish(s *Sim) {
 	f.cc.HyStart, f.cc.MinThreshold = c.HyStart, float64(c.MinThreshold)
 	f.retrans.rto = f.retrans.rtt.RTO(c.MinRTO)
 	f.path.Usable = true
-	f.pace(s)
+	if f.paces() {
+		f.pace(s)
+	}
 	f.refresh(s)
 	c.established(s, f.index)
 	c.schedule(s)
@@ -228,8 +229,12 @@ func (f *sender) ack(s *Sim, p *packet) {
 		sample, latest = f.board.timed.sample()
 	}
 	if segments > 0 {
-		sample = cmp.Or(sample, s.now-p.at)
-		latest = cmp.Or(latest, sample)
+		if sample == 0 {
+			sample = s.now - p.at
+		}
+		if latest == 0 {
+			latest = sample
+		}
 		f.retrans.progress()
 		if pa := f.path; !pa.Usable {
 			pa.Usable = true
@@ -262,7 +267,9 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if c.RACK {
 		f.tlp.arm(s, f)
 	}
-	f.pace(s)
+	if f.paces() {
+		f.pace(s)
+	}
 	if detect {
 		f.retransmitLost(s)
 	}
