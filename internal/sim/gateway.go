@@ -178,17 +178,13 @@ type laned struct {
 
 // queued is a packet in the queue of a path.
 type queued struct {
-	lane   uint8
-	seq    tunnel.Seq
-	size   int32
-	copied bool
-	// of is the path and the number of the packet that a retransmission repeats, with its distance.
-	of       span
-	distance uint16
+	sent
+	// of is the path and the number of the packet that a retransmission repeats.
+	of span
 }
 
 // sent is what is kept of a packet that was sent on a path, of which there are thousands: what a
-// retransmission needs.
+// retransmission needs, whose distance is the packet's.
 type sent struct {
 	lane     uint8
 	copied   bool
@@ -363,7 +359,7 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 	taken := false
 	for left := set; left != 0; left &= left - 1 {
 		i := left.First()
-		e := queued{lane: lane, seq: seq, size: size, copied: set.Len() > 1}
+		e := &queued{sent: sent{lane: lane, seq: seq, size: size, copied: set.Len() > 1}}
 		taken = t.enqueue(s, i, e, uint32(lane)) || taken
 	}
 	if taken {
@@ -434,12 +430,12 @@ func (t *carrier) drain(s *Sim, i int) {
 		if !ok {
 			return
 		}
-		t.transmit(s, i, e, q.Line(int(e.size)))
+		t.transmit(s, i, &e, q.Line(int(e.size)))
 	}
 }
 
 // transmit sends a packet on a path.
-func (t *carrier) transmit(s *Sim, i int, e queued, wait time.Duration) {
+func (t *carrier) transmit(s *Sim, i int, e *queued, wait time.Duration) {
 	l := &t.lines[i]
 	l.number++
 	stamp := tunnel.Stamp{Distance: e.distance, Copied: e.copied}
@@ -578,10 +574,7 @@ func (t *carrier) requested(s *Sim, p *packet) {
 		if i < 0 {
 			return
 		}
-		e := queued{
-			lane: again.lane, seq: again.seq, size: again.size, copied: again.copied,
-			of: span{uint32(p.blocks), b.start}, distance: again.distance,
-		}
+		e := &queued{again, span{uint32(p.blocks), b.start}}
 		if t.enqueue(s, i, e, retransmissions) {
 			t.result.Repaired++
 		}
@@ -591,13 +584,13 @@ func (t *carrier) requested(s *Sim, p *packet) {
 
 // enqueue sends a packet on a path, through its queue if it has one. It reports false if the queue
 // refuses it.
-func (t *carrier) enqueue(s *Sim, i int, e queued, flow uint32) bool {
+func (t *carrier) enqueue(s *Sim, i int, e *queued, flow uint32) bool {
 	l := &t.lines[i]
 	if l.queue == nil {
 		t.transmit(s, i, e, t.queues.Wait(i, s.now))
 		return true
 	}
-	if !l.queue.Push(s.now, e, int(e.size), flow) {
+	if !l.queue.Push(s.now, *e, int(e.size), flow) {
 		t.result.Refused++
 		return false
 	}
@@ -624,7 +617,7 @@ func (t *carrier) rescue(s *Sim, i int) {
 	for c := l.reported + 1; c <= l.number; c++ {
 		if m, ok := l.kept.Take(s.now, uint64(c), 1); ok {
 			t.result.Repaired++
-			move(queued{lane: m.lane, seq: m.seq, size: m.size})
+			move(queued{sent: sent{lane: m.lane, seq: m.seq, size: m.size}})
 		}
 	}
 	l.queue.Clear(move)
