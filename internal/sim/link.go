@@ -1,6 +1,9 @@
 package sim
 
-import "github.com/tabane/tabane/internal/experiment/linkmodel"
+import (
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+)
 
 // link is one direction of a link.
 type link struct {
@@ -23,6 +26,20 @@ func (s *Sim) way(links []int) uint32 {
 	}
 	s.hops = append(s.hops, end)
 	return before
+}
+
+// unlimited is the rate that the schedulers assume for a path whose links have no rate.
+const unlimited = 100 * unit.GbitPerSecond
+
+// slowest returns the minimum of the rates of links.
+func (s *Sim) slowest(links []int) unit.Bandwidth {
+	least := unlimited
+	for _, l := range links {
+		if r := s.config.Links[l].Rate; r > 0 && r < least {
+			least = r
+		}
+	}
+	return least
 }
 
 // send sends a new packet.
