@@ -118,9 +118,15 @@ func (r *rack) detect(now time.Duration, b *scoreboard, rtt *quality.RTT, state 
 	if r.reordered || state < caRecovery && b.sacked < dupThresh {
 		window = r.reordering.window(rtt)
 	}
+	r.detectFirst(now, b, window)
+	r.detectAgain(now, b, window)
+}
+
+// detectFirst is detect for segments from unsettled on, most of which were sent once.
+func (r *rack) detectFirst(now time.Duration, b *scoreboard, window time.Duration) {
 	for seq := b.unsettled; seq != b.next; seq++ {
 		e := b.at(seq)
-		if settled := e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost; seq == b.unsettled && (settled || e.flags&everRetrans != 0) {
+		if settled := e.settled(); seq == b.unsettled && (settled || e.flags&everRetrans != 0) {
 			b.unsettled++
 			if !settled {
 				b.addAgain(retransmission{seq, e.sent})
@@ -132,6 +138,10 @@ func (r *rack) detect(now time.Duration, b *scoreboard, rtt *quality.RTT, state 
 		}
 		r.judge(now, b, seq, e, window)
 	}
+}
+
+// detectAgain is detect for the retransmissions of segments below unsettled.
+func (r *rack) detectAgain(now time.Duration, b *scoreboard, window time.Duration) {
 	left := b.again[:0]
 	for i, x := range b.again {
 		if !sentAfter(r.sent, r.seq, x.sent, x.seq) {
@@ -149,7 +159,7 @@ func (r *rack) detect(now time.Duration, b *scoreboard, rtt *quality.RTT, state 
 		if e.sent != x.sent {
 			continue // it was sent once more
 		}
-		if r.judge(now, b, x.seq, e, window); e.flags&sacked == 0 && e.flags&(lost|retransInFlight) != lost {
+		if r.judge(now, b, x.seq, e, window); !e.settled() {
 			left = append(left, x)
 		}
 	}
@@ -158,7 +168,7 @@ func (r *rack) detect(now time.Duration, b *scoreboard, rtt *quality.RTT, state 
 
 // judge marks a segment lost if one sent sufficiently later has been delivered.
 func (r *rack) judge(now time.Duration, b *scoreboard, seq uint32, e *segment, window time.Duration) {
-	if e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost || !sentAfter(r.sent, r.seq, e.sent, seq) {
+	if e.settled() || !sentAfter(r.sent, r.seq, e.sent, seq) {
 		return
 	}
 	if at := e.sent + r.rtt + window; at > now {

@@ -11,6 +11,12 @@ type segment struct {
 	next uint32 // SND.NXT when it was last retransmitted
 }
 
+// settled reports whether nothing of a segment is in flight: it has arrived, or is to be
+// retransmitted.
+func (e *segment) settled() bool {
+	return e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost
+}
+
 // flags are the state of a segment (RFC 6675, section 3).
 type flags uint8
 
