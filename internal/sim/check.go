@@ -187,6 +187,15 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	if c.Object > 0 && (c.Rate > 0 || c.Bytes == 0) {
 		faults.Add("object", "needs bytes, and no rate")
 	}
+	f := c.withDefaults()
+	c.checkPaths(&faults, f.Segment, links, instant)
+	f.checkControls(&faults)
+	f.checkSegments(&faults)
+	return faults
+}
+
+// checkPaths adds the faults of the paths, and of what uses them. segment has its default.
+func (c *Connection) checkPaths(faults *fault.List, segment, links int, instant []bool) {
 	switch {
 	case len(c.Paths) == 0:
 		faults.Add("paths", "must have at least one")
@@ -211,12 +220,15 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	if c.Begin != 0 && (c.Begin < 0 || c.Begin >= len(c.Paths) || !c.MPTCP) {
 		faults.Add("begin", "must be the number of a path of MPTCP, got %d", c.Begin)
 	}
-	f := c.withDefaults()
 	for i := range c.Paths {
-		faults.Merge(fmt.Sprintf("paths[%d]", i), c.Paths[i].check(f.Segment, links, instant))
+		faults.Merge(fmt.Sprintf("paths[%d]", i), c.Paths[i].check(segment, links, instant))
 	}
-	if !slices.Contains(cc.Names(), f.Congestion) {
-		faults.Add("congestion", "must be one of %s, got %q", strings.Join(cc.Names(), ", "), f.Congestion)
+}
+
+// checkControls adds the faults of congestion control and scheduler. c has its defaults.
+func (c *Connection) checkControls(faults *fault.List) {
+	if !slices.Contains(cc.Names(), c.Congestion) {
+		faults.Add("congestion", "must be one of %s, got %q", strings.Join(cc.Names(), ", "), c.Congestion)
 	}
 	switch known := slices.Contains(sched.Names(), c.Scheduler); {
 	case c.MPTCP && !known:
@@ -225,42 +237,45 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 		faults.Add("scheduler", "must be empty without MPTCP, got %q", c.Scheduler)
 	}
 	faults.Merge("sched_options", c.SchedOptions.Check())
-	if f.Segment < 1 || f.Segment > maxSegment {
-		faults.Add("segment", "must be from 1 to %d bytes, got %d", maxSegment, f.Segment)
+}
+
+// checkSegments adds the faults of segments, windows, buffers and timers. c has its defaults.
+func (c *Connection) checkSegments(faults *fault.List) {
+	if c.Segment < 1 || c.Segment > maxSegment {
+		faults.Add("segment", "must be from 1 to %d bytes, got %d", maxSegment, c.Segment)
 	}
-	if f.Header < 1 || f.Header > maxSegment {
-		faults.Add("header", "must be from 1 to %d bytes, got %d", maxSegment, f.Header)
+	if c.Header < 1 || c.Header > maxSegment {
+		faults.Add("header", "must be from 1 to %d bytes, got %d", maxSegment, c.Header)
 	}
-	window(&faults, "window", c.Window, f.Segment)
-	notNegative(&faults, "rbuf", c.RBuf)
+	window(faults, "window", c.Window, c.Segment)
+	notNegative(faults, "rbuf", c.RBuf)
 	if c.Uncounted && (!c.MPTCP || sched.NeedsOf(c.Scheduler).Ahead) {
 		faults.Add("uncounted", "needs mptcp and a scheduler that does not send ahead of windows itself, got %q", c.Scheduler)
 	}
 	if c.MinThreshold < 0 || c.MinThreshold > maxMinThreshold {
 		faults.Add("min_threshold", "must be from 1 to %d segments, or 0 for that of the congestion control, got %d", maxMinThreshold, c.MinThreshold)
 	}
-	window(&faults, "receive_buffer", c.ReceiveBuffer, f.Segment)
+	window(faults, "receive_buffer", c.ReceiveBuffer, c.Segment)
 	if c.InitialReceive < 0 || c.InitialReceive > c.ReceiveBuffer {
 		faults.Add("initial_receive", "must be from 0B to the receive buffer, %s, got %s", c.ReceiveBuffer, c.InitialReceive)
 	}
 	if c.ReceiveBuffer > maxBuffer {
 		faults.Add("receive_buffer", "must be at most %s, got %s", maxBuffer, c.ReceiveBuffer)
 	}
-	window(&faults, "send_buffer", c.SendBuffer, f.Segment)
+	window(faults, "send_buffer", c.SendBuffer, c.Segment)
 	if c.Linux24 && c.RACK {
 		faults.Add("linux24", "must be false with rack: Linux has one or the other")
 	}
 	if c.QuickACKs < 0 || c.QuickACKs > maxQuick {
 		faults.Add("quick_acks", "must be from 0 to %d, got %d", maxQuick, c.QuickACKs)
 	}
-	if f.InitialWindow < 1 || f.InitialWindow > maxInitial {
-		faults.Add("initial_window", "must be from 1 to %d segments, got %d", maxInitial, f.InitialWindow)
+	if c.InitialWindow < 1 || c.InitialWindow > maxInitial {
+		faults.Add("initial_window", "must be from 1 to %d segments, got %d", maxInitial, c.InitialWindow)
 	}
-	if f.MinRTO < time.Millisecond || f.MinRTO > time.Minute {
-		faults.Add("min_rto", "must be from 1ms to 1m0s, got %s", f.MinRTO)
+	if c.MinRTO < time.Millisecond || c.MinRTO > time.Minute {
+		faults.Add("min_rto", "must be from 1ms to 1m0s, got %s", c.MinRTO)
 	}
-	notNegative(&faults, "stale_after", c.StaleAfter)
-	return faults
+	notNegative(faults, "stale_after", c.StaleAfter)
 }
 
 // window reports a fault if a limit is smaller than one segment, which would block all data.
