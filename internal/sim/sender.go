@@ -223,45 +223,30 @@ func (f *sender) ack(s *Sim, p *packet) {
 		delivered += selected
 	}
 	flow.Delivered += uint64(delivered)
-
-	sample, latest := time.Duration(0), time.Duration(0)
-	if c.RACK {
-		sample, latest = f.board.timed.sample()
-	}
 	if segments > 0 {
-		if sample == 0 {
-			sample = s.now - p.at
-		}
-		if latest == 0 {
-			latest = sample
-		}
 		f.retrans.progress()
-		if pa := f.path; !pa.Usable {
-			pa.Usable = true
-		}
+		f.path.Usable = true
 	}
-	if sample > 0 {
-		f.retrans.sample(sample, latest, c.MinRTO)
-		if c.RACK || c.Linux24 {
-			f.retrans.vary(f.board.una, f.board.next, c.MinRTO)
-		}
-		flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
-		if c.sampler != nil {
-			flow.InFlight = float64(f.board.inFlight())
-			c.sampler.Sampled(c.flows, f.index, s.now, latest)
-		}
+	a := &acked{
+		prior: una, top: top, segments: segments, selected: selected, delivered: delivered, flight: before, sample: f.measure(s, p, segments > 0),
 	}
-	a := &acked{prior: una, top: top, segments: segments, selected: selected, delivered: delivered, flight: before, sample: sample}
 	detect := true
 	if c.Linux24 {
 		f.linux24.ack(s, f, p, a)
 	} else {
 		detect = f.respond(s, p, a)
 	}
+	f.proceed(s, segments > 0, detect)
+}
+
+// proceed restarts the timers after an acknowledgement and sends what it allows, lost segments only
+// if detect is set. It acknowledges new data cumulatively if progress is set.
+func (f *sender) proceed(s *Sim, progress, detect bool) {
+	c := f.c
 	if f.board.una == f.board.next {
 		f.retrans.deadline = 0 // RFC 6298, 5.2
 		f.idled = f.idled || f.backlog.bytes == 0
-	} else if segments > 0 {
+	} else if progress {
 		f.restart(s) // 5.3
 	}
 	if c.RACK {
@@ -289,6 +274,35 @@ func (f *sender) ack(s *Sim, p *packet) {
 		}
 		f.refresh(s)
 	}
+}
+
+// measure takes the round-trip time that an acknowledgement gives, and returns it, 0 without any.
+// It acknowledges new data cumulatively if progress is set.
+func (f *sender) measure(s *Sim, p *packet, progress bool) time.Duration {
+	c, flow := f.c, f.cc
+	sample, latest := time.Duration(0), time.Duration(0)
+	if c.RACK {
+		sample, latest = f.board.timed.sample()
+	}
+	if progress && sample == 0 {
+		sample = s.now - p.at
+	}
+	if progress && latest == 0 {
+		latest = sample
+	}
+	if sample <= 0 {
+		return sample
+	}
+	f.retrans.sample(sample, latest, c.MinRTO)
+	if c.RACK || c.Linux24 {
+		f.retrans.vary(f.board.una, f.board.next, c.MinRTO)
+	}
+	flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
+	if c.sampler != nil {
+		flow.InFlight = float64(f.board.inFlight())
+		c.sampler.Sampled(c.flows, f.index, s.now, latest)
+	}
+	return sample
 }
 
 // respond finds losses after an acknowledgement, and adapts the window. It returns false if nothing
