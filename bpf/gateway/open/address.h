@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/*
- * Replaces an address of a packet, and what that changes in checksums.
- */
+/* Replaces an address of a packet, and what that changes in checksums. */
 #ifndef TABANE_OPEN_ADDRESS_H
 #define TABANE_OPEN_ADDRESS_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/*
- * Reads the headers of a packet of a host. Packets are untrusted: each length is checked.
- */
+/* Reads the headers of a packet of a host. Packets are untrusted: each length is checked. */
 #ifndef TABANE_OPEN_HEADERS_H
 #define TABANE_OPEN_HEADERS_H
 

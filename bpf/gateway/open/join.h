@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/*
- * join: takes packets of other gateways' hosts out of the tunnel.
- */
+/* join: takes packets of other gateways' hosts out of the tunnel. */
 #ifndef TABANE_OPEN_JOIN_H
 #define TABANE_OPEN_JOIN_H
 

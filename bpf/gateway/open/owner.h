@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/*
- * Whose an address is, by the tables that user space keeps.
- */
+/* Whose an address is, by the tables that user space keeps. */
 #ifndef TABANE_OPEN_OWNER_H
 #define TABANE_OPEN_OWNER_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/*
- * The session that a packet of a host is of, with NAT.
- */
+/* The session that a packet of a host is of, with NAT. */
 #ifndef TABANE_OPEN_SESSION_H
 #define TABANE_OPEN_SESSION_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/*
- * split: sends packets of the LAN over the paths.
- */
+/* split: sends packets of the LAN over the paths. */
 #ifndef TABANE_OPEN_SPLIT_H
 #define TABANE_OPEN_SPLIT_H
 
