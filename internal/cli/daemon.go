@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
+	"os/signal"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -101,6 +104,8 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if !r.Reloads() {
 		sighup.Default()
 	}
+	// A log that nobody reads any more, as of a pipe, is no reason to end.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	f, err := load(ctx, file)
 	if err != nil {
 		return err
@@ -132,7 +137,11 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 		listener, err = listen(ctx, at)
 	}
 	if err != nil {
-		return startFailure("serve status of "+r.Name+" at", at.String(), err)
+		what := "serve status of " + r.Name + " at"
+		if other := daemonAt(ctx, at); other != "" && errors.Is(err, syscall.EADDRINUSE) {
+			return &Failure{What: what, Name: at.String(), Why: errors.New("a running " + other + " has this address"), Do: "stop it, or give this one another with status: in its file"}
+		}
+		return startFailure(what, at.String(), err)
 	}
 	manager, err := systemd.New()
 	if err != nil {
@@ -200,6 +209,19 @@ func absent(r role.Descriptor, s *role.Sections) (warnings []string) {
 	return warnings
 }
 
+// daemonAt returns which daemon answers at an address, "" if none does.
+func daemonAt(ctx context.Context, at netip.AddrPort) string {
+	body, err := ask(ctx, at, "/status")
+	if err != nil {
+		return ""
+	}
+	var s struct{ Role string }
+	if err := json.Unmarshal(body, &s); err != nil {
+		return ""
+	}
+	return s.Role
+}
+
 // missingSection returns the failure of a daemon without a section in its file.
 func missingSection(daemon, file string, f *config.File) error {
 	return &Failure{What: "start " + daemon + " with", Name: file, Why: fmt.Errorf("it has no section %q (it holds %s)", daemon+":", f.Summary()), Do: "add the section"}
@@ -218,7 +240,7 @@ func startFailure(what, name string, err error) error {
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		do = "run it as root"
 	case errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOSPC):
-		do = "make room there, or give control a path elsewhere"
+		do = "free space there, or give control a path that can be written"
 	default:
 		do = "see tabane doctor"
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -309,7 +309,7 @@ func (a *App) statusSIDs() *cobra.Command {
 // isAbsent reports whether a daemon does not run, or does not have the path.
 func isAbsent(err error) bool {
 	var answer *answerError
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &answer) && answer.code == http.StatusNotFound
+	return isSilent(err) || errors.As(err, &answer) && answer.code == http.StatusNotFound
 }
 
 // detail prints the selected part of a response of each daemon that supports the path.
@@ -320,6 +320,7 @@ func (a *App) detail(ctx context.Context, args []string, path string, selected f
 		return err
 	}
 	found := false
+	var failed error // the first one
 	for _, s := range sources {
 		body, err := ask(ctx, s.at, path)
 		if isAbsent(err) && len(args) == 0 {
@@ -329,7 +330,8 @@ func (a *App) detail(ctx context.Context, args []string, path string, selected f
 			body, err = selectKeys(body, selected)
 		}
 		if err != nil {
-			return askFailure(s, err)
+			failed = cmp.Or(failed, askFailure(s, err))
+			continue
 		}
 		if body == nil {
 			continue
@@ -341,6 +343,9 @@ func (a *App) detail(ctx context.Context, args []string, path string, selected f
 		if err := printStatus(a.Out, s, body, asJSON); err != nil {
 			return &Failure{What: "print answer of " + s.kind(), Name: s.at.String(), Why: err}
 		}
+	}
+	if failed != nil {
+		return failed
 	}
 	if !found {
 		return &Failure{What: what, Why: errors.New("no daemon of this host answers this at its default address"), Do: "start one, or name its address"}

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -112,7 +111,7 @@ func runningDaemons(ctx context.Context) (findings []doctor.Finding, names []str
 	}
 	for _, s := range all {
 		body, err := ask(ctx, s.at, "/status")
-		if !errors.Is(err, syscall.ECONNREFUSED) {
+		if !isSilent(err) {
 			findings = append(findings, running(s.name, body, err)...)
 			names = append(names, s.name)
 			if s.name == role.Gateway && withPrograms(body) {

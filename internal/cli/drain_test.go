@@ -130,7 +130,7 @@ func TestCommandWithoutSocket(t *testing.T) {
 func TestStartWithoutRoom(t *testing.T) {
 	for _, err := range []error{syscall.EROFS, syscall.ENOSPC} {
 		text := startFailure("start asbr with", "asbr.yaml", fmt.Errorf("listen on control socket: %w", err)).Error()
-		if !strings.Contains(text, "give control a path elsewhere") {
+		if !strings.Contains(text, "give control a path that can be written") {
 			t.Errorf("%q", text)
 		}
 	}

@@ -370,7 +370,7 @@ func (a *App) clearPeerOf(ctx context.Context, sources []source, named bool, q u
 		case err == nil:
 			found = true
 			fmt.Fprintf(a.Out, "%s: %s\n", on, strings.Join(lines, " "))
-		case !named && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNoControl)):
+		case !named && (isSilent(err) || errors.Is(err, errNoControl)):
 		case !named && errors.As(err, &absent):
 			if !absent.command {
 				// Another daemon may have the neighbor.

@@ -13,7 +13,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -304,7 +303,7 @@ func (a *App) reloadOf(ctx context.Context, sources []source, named bool) error 
 	var failed faultLines
 	for _, s := range sources {
 		lines, err := command(ctx, s.at, http.MethodPost, reloadPath, nil)
-		if errors.Is(err, syscall.ECONNREFUSED) && !named {
+		if isSilent(err) && !named {
 			continue
 		}
 		found = true

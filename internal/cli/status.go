@@ -77,20 +77,22 @@ func (a *App) status(ctx context.Context, args []string, asJSON, acknowledge boo
 		return err
 	}
 	found, impaired := false, false
+	var failed error // the first one
 	for _, s := range sources {
 		if acknowledge {
 			_, err := command(ctx, s.at, http.MethodDelete, panicsPath, nil)
-			absent := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNoControl)
+			absent := isSilent(err) || errors.Is(err, errNoControl)
 			if err != nil && (!absent || len(args) > 0) {
 				return commandFailure("acknowledge panics of", s, err)
 			}
 		}
 		body, err := ask(ctx, s.at, "/status")
-		if errors.Is(err, syscall.ECONNREFUSED) && len(args) == 0 {
+		if isSilent(err) && len(args) == 0 {
 			continue
 		}
 		if err != nil {
-			return askFailure(s, err)
+			failed = cmp.Or(failed, askFailure(s, err))
+			continue
 		}
 		if found && !asJSON {
 			fmt.Fprintln(a.Out)
@@ -108,6 +110,9 @@ func (a *App) status(ctx context.Context, args []string, asJSON, acknowledge boo
 			return &Failure{What: "read status of " + s.kind(), Name: s.at.String(), Why: err}
 		}
 		impaired = impaired || !h.Ready || h.Degraded
+	}
+	if failed != nil {
+		return failed
 	}
 	if !found {
 		return noDaemon("read status")
@@ -168,6 +173,15 @@ func statusSources(ctx context.Context, args []string, also ...string) ([]source
 	return []source{{"", at}}, nil
 }
 
+// errForeign is the answer of a program that is none of tabane, such as an exporter of metrics that
+// has the default address of a daemon.
+var errForeign = errors.New("another program answers there, not a daemon of tabane")
+
+// isSilent reports whether no daemon answers at an address.
+func isSilent(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errForeign)
+}
+
 // ask requests a path, with its query, from a daemon's status address. The error of a status other
 // than 200 is an *answerError.
 func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
@@ -183,6 +197,9 @@ func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
 		return nil, errors.Unwrap(err)
 	}
 	defer resp.Body.Close()
+	if kind := resp.Header.Get("Content-Type"); path == "/status" && (resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusOK && kind != "application/json") {
+		return nil, errForeign
+	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
 	if err == nil && resp.StatusCode != http.StatusOK {
 		return nil, &answerError{resp.StatusCode, resp.Status, OneLine(strings.TrimSpace(string(b)))}

@@ -67,6 +67,9 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 		}
 		l, err = config.Listen(ctx, "unix", path)
 	}
+	if info, e := os.Lstat(path); err != nil && e == nil && info.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("listen on control socket: %q is there, and is no socket; remove it, or give control another path", path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on control socket: %w", err)
 	}
