@@ -353,8 +353,11 @@ func Open(name string) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
-	if s.condition() == Stale || !s.Built {
-		return nil, fmt.Errorf("open lab %q: it is %s: tabane lab down %s", name, s.condition(), name)
+	switch stale := s.condition() == Stale; {
+	case stale:
+		return nil, fmt.Errorf("open lab %q: it is %s: tabane lab down %s", name, Stale, name)
+	case !s.Built:
+		return nil, fmt.Errorf("open lab %q: process %d is building or removing it; try again when that is done", name, s.Owner.PID)
 	}
 	spec, err := readSpec(name)
 	if err != nil {

@@ -85,6 +85,38 @@ func TestReadStateRefuses(t *testing.T) {
 	}
 }
 
+// TestOpenWhileBuilt: a lab that is being built is no lab to remove.
+func TestOpenWhileBuilt(t *testing.T) {
+	labtest.NeedRoot(t)
+	name := labtest.Prefix() + "built"
+	if err := os.MkdirAll(dirOf(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dirOf(name))
+	owner, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := state{Boot: boot, Owner: owner}
+	if err := s.write(name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(name); err == nil || !strings.Contains(err.Error(), "building") || strings.Contains(err.Error(), "down") {
+		t.Errorf("while it is built: %v", err)
+	}
+	s.Owner.Start++ // another process
+	if err := s.write(name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(name); err == nil || !strings.Contains(err.Error(), "it is stale: tabane lab down") {
+		t.Errorf("when its process is gone: %v", err)
+	}
+}
+
 func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("42 (a) R (b)) S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 0 0"))
 	f.Fuzz(func(t *testing.T, b []byte) {

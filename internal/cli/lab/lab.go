@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
@@ -222,6 +223,8 @@ func labFailure(ctx context.Context, what, on string, err error) error {
 		return &cli.Failure{What: what, Name: on, Why: cli.ErrInterrupted, Do: "what was made has been removed"}
 	case errors.Is(err, lab.ErrNotFound):
 		return &cli.Failure{What: what, Name: on, Why: err, Do: "see tabane lab list, or start one with tabane lab up"}
+	case errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOSPC):
+		return &cli.Failure{What: what, Name: on, Why: err, Do: "a lab needs a /run that can be written, and has room"}
 	}
 	return &cli.Failure{What: what, Name: on, Why: err}
 }

@@ -49,6 +49,10 @@ Without a name it shows the only lab of this user.`,
 	return c
 }
 
+// listWidth is how many columns the addresses of an interface and the ends of a link have: one
+// address, or two ends with usual names.
+const listWidth = 40
+
 // showLab prints a line for each interface and link, followed by the problems of daemons.
 func showLab(out io.Writer, v lab.View) error {
 	fmt.Fprintf(out, "lab %s: scenario %s, %s\n\n", v.Name, v.Scenario, v.Condition)
@@ -75,8 +79,11 @@ func showLab(out io.Writer, v lab.View) error {
 			for _, p := range i.Addresses {
 				addresses = append(addresses, p.String())
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", name, i.Name, state, cmp.Or(strings.Join(addresses, " "), "-"), list)
-			name, list = "", ""
+			interfaceName := i.Name
+			for _, line := range cli.Wrap(cmp.Or(strings.Join(addresses, " "), "-"), listWidth) {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", name, interfaceName, state, line, list)
+				name, interfaceName, state, list = "", "", "", ""
+			}
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -93,7 +100,11 @@ func showLab(out io.Writer, v lab.View) error {
 		for _, h := range l.Blackholes {
 			shape += fmt.Sprintf(", drops what %s:%s sends", h.Node, h.Interface)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", l.Name, l.Kind, strings.Join(ends, " "), l.MTU, shape)
+		lines := cli.Wrap(strings.Join(ends, " "), listWidth)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", l.Name, l.Kind, lines[0], l.MTU, shape)
+		for _, line := range lines[1:] {
+			fmt.Fprintf(w, "\t\t%s\t\t\n", line)
+		}
 	}
 	if err := w.Flush(); err != nil {
 		return err
