@@ -2,12 +2,15 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/kernel/contain"
 	"github.com/tabane/tabane/internal/proxy/relay"
@@ -86,10 +89,21 @@ func (r *router) probe(ctx context.Context, u *upstream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case ctx.Err() != nil, relay.Local(err), unresolved(err): // the upstream was not asked
+	case ctx.Err() != nil, relay.Local(err), unresolved(err), r.lacksPort(err): // the upstream was not asked
 	case err != nil:
 		r.failed(u, fmt.Errorf("probe: %w", err))
 	default:
 		r.answered(u)
 	}
+}
+
+// lacksPort reports whether a probe failed where connections had no local port just before. The
+// caller has locked mu.
+func (r *router) lacksPort(err error) bool {
+	var op *net.OpError
+	if !errors.Is(err, unix.EADDRNOTAVAIL) || !errors.As(err, &op) || op.Addr == nil {
+		return false
+	}
+	a, e := netip.ParseAddrPort(op.Addr.String())
+	return e == nil && r.portless.Has(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), r.now())
 }

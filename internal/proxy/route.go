@@ -95,6 +95,7 @@ type router struct {
 	upstreams []*upstream             // never shrinks; targets have indices
 	fallback  choice.Memory           // without MPTCP
 	late      choice.Memory           // did not answer before another address of the plan
+	portless  choice.Memory           // for which this host had no free port lately
 	ports     map[uint16][]netip.Addr // where the proxy itself listens
 	counts    transports
 }
@@ -480,6 +481,9 @@ func (r *router) resolve(host string, client netip.Addr) (list []netip.Addr, err
 	return list, err
 }
 
+// portlessFor is how long the status reports that no local port was free for a destination.
+const portlessFor = time.Minute
+
 // Tried implements relay.Router.
 func (r *router) Tried(o relay.Outcome) {
 	r.mu.Lock()
@@ -487,6 +491,12 @@ func (r *router) Tried(o relay.Outcome) {
 	var u *upstream
 	if o.Target.Upstream >= 0 {
 		u = r.upstreams[o.Target.Upstream]
+	}
+	if errors.Is(o.Err, relay.ErrNoPort) {
+		if r.portless.Remember(o.Target.Address, r.now(), portlessFor) {
+			r.log.Warn("connection fails", "destination", o.Target.Address, "err", o.Err)
+		}
+		return
 	}
 	if o.Err != nil {
 		// Whether an address that was asked for MPTCP answers is known when it was asked for TCP.

@@ -13,6 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/proxy/relay"
 	"github.com/tabane/tabane/internal/proxy/request"
 )
@@ -83,6 +86,29 @@ func TestUpstreamItself(t *testing.T) {
 	}
 	if r.upstreams[s.upstreams[1]].state.Down() {
 		t.Error("the other one is down")
+	}
+}
+
+// TestNoPort: an upstream that was not asked, for want of a local port, is not down, and the status
+// says what is missing.
+func TestNoPort(t *testing.T) {
+	r := newRouter(quiet, nil)
+	s := r.serve(Listener{Listen: listen(t, "tcp://127.0.0.1:1"), Upstreams: []Upstream{to(t, "tcp://192.0.2.1:80")}})
+	target := relay.Target{Address: netip.MustParseAddrPort("192.0.2.1:80"), Upstream: int32(s.upstreams[0])}
+	for range 3 {
+		r.Tried(relay.Outcome{Target: target, Err: relay.ErrNoPort})
+	}
+	probe := &net.OpError{Op: "dial", Addr: net.TCPAddrFromAddrPort(target.Address), Err: unix.EADDRNOTAVAIL}
+	if !r.lacksPort(probe) {
+		t.Error("a probe that lacks a port is one of the upstream")
+	}
+	if r.upstreams[s.upstreams[0]].state.Down() {
+		t.Error("the upstream is down")
+	}
+	var report health.Report
+	r.portlessness(&report)
+	if now := report.Status(); !now.Degraded || !strings.Contains(now.Reason, "ip_local_port_range") {
+		t.Errorf("status %+v", now)
 	}
 }
 

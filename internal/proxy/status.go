@@ -139,6 +139,7 @@ func (p *Proxy) Status() any {
 		}
 		p.router.health(r.listener.Listen.String(), r.served.upstreams, &report)
 	}
+	p.router.portlessness(&report)
 	s.Transports, s.Upstreams, s.Fallbacks = p.router.status(used)
 	s.Status = report.Status()
 	if !running {
@@ -163,6 +164,21 @@ func (r *router) health(listener string, upstreams []int, report *health.Report)
 		report.Fail("listener %q: no upstream answers: %s", listener, r.upstreams[upstreams[0]].lastError)
 	default:
 		report.Degrade("listener %q: %d of %d upstreams do not answer", listener, down, len(upstreams))
+	}
+}
+
+// portlessness reports the destinations for which no local port was free.
+func (r *router) portlessness(report *health.Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var one netip.AddrPort
+	n := 0
+	r.portless.Each(r.now(), func(d netip.AddrPort, _ time.Duration) {
+		one = d
+		n++
+	})
+	if n > 0 {
+		report.Degrade("connections to %d destinations, such as %v, failed: %v", n, one, relay.ErrNoPort)
 	}
 }
 

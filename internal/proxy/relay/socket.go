@@ -183,15 +183,38 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
+// ErrNoPort is the error of connecting when connections to the same destination have all local
+// ports. The destination was not asked.
+var ErrNoPort = errors.New("no local port is free; widen net.ipv4.ip_local_port_range")
+
 // connect starts to connect; nil or EINPROGRESS is its begin.
 func connect(fd int, to netip.AddrPort) error {
 	var raw [unix.SizeofSockaddrInet6]byte
 	n := putSockaddr(&raw, to)
 	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&raw)), uintptr(n))
-	if errno != 0 && errno != unix.EINPROGRESS {
+	switch {
+	case errno == 0 || errno == unix.EINPROGRESS:
+		return nil
+	case errno == unix.EADDRNOTAVAIL && hasSource(to.Addr()):
+		return ErrNoPort
+	default:
 		return errno
 	}
-	return nil
+}
+
+// hasSource reports whether this host has an address from which it reaches another, whatever its
+// ports: connecting to IPv6 where that is disabled fails as connecting without a free port does.
+func hasSource(to netip.Addr) bool {
+	family := unix.AF_INET6
+	if to.Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer closeSocket(fd)
+	return unix.Connect(fd, sockaddr(netip.AddrPortFrom(to, 9))) == nil
 }
 
 // putSockaddr writes struct sockaddr_in or sockaddr_in6 and returns its length.

@@ -1,10 +1,14 @@
 package relay
 
 import (
+	"errors"
 	"net/netip"
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // TestMatches: a socket matches what it was opened with and nothing else.
@@ -49,5 +53,54 @@ func TestPace(t *testing.T) {
 		if got, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE); err != nil || got != want {
 			t.Errorf("after a rate of %d the socket has %d, %v", rate, got, err)
 		}
+	}
+}
+
+// TestNoPort: a destination to which there is no free port is told from one to which this host has
+// no address.
+func TestNoPort(t *testing.T) {
+	netnstest.NeedIsolation(t)
+	sysctl := func(name, value string) {
+		t.Helper()
+		path := "/proc/sys/net/" + name
+		before, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(path, []byte(value), 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := os.WriteFile(path, before, 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	server, err := OpenSocket(SocketOptions{At: netip.MustParseAddrPort("127.0.0.1:0")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeSocket(server)
+	try := func(to netip.AddrPort) error {
+		fd, err := socket(to.Addr(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { closeSocket(fd) })
+		return connect(fd, to)
+	}
+	sysctl("ipv4/ip_local_port_range", "40000 40003")
+	to := LocalAddress(server)
+	for range 5 {
+		if err = try(to); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, ErrNoPort) {
+		t.Errorf("without a free port: %v", err)
+	}
+	sysctl("ipv6/conf/all/disable_ipv6", "1")
+	if err := try(netip.MustParseAddrPort("[::1]:9")); !errors.Is(err, unix.EADDRNOTAVAIL) {
+		t.Errorf("without IPv6: %v", err)
 	}
 }
