@@ -101,7 +101,11 @@ type side struct {
 	// begun: something was sent. prompt: small segments do not wait for acknowledgments.
 	begun, prompt bool
 	transport     transport
-	awaited       bool // data may lack its DATA_ACK, and the loop looks for that
+	// awaited: data may lack its DATA_ACK, for which the loop looks at ackDue, and then again after
+	// ackWait.
+	awaited bool
+	ackDue  time.Time
+	ackWait time.Duration
 }
 
 // flow is one direction of a connection.

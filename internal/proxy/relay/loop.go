@@ -61,7 +61,7 @@ type loop struct {
 	paused      bool
 	resume      time.Time
 	scan        time.Time
-	acks        time.Time   // when the next DATA_ACKs are looked for
+	acks        time.Time   // when DATA_ACKs are looked for next; zero: never
 	current     *connection // whose event is being processed
 	at, reached int         // the next event, and their number
 
@@ -210,7 +210,7 @@ func (l *loop) timeout() int {
 	if l.paused {
 		left = min(left, pauseFor)
 	}
-	if len(l.awaited) > 0 {
+	if !l.acks.IsZero() {
 		left = min(left, time.Until(l.acks))
 	}
 	return max(int((left+time.Millisecond-1)/time.Millisecond), 0)
@@ -295,9 +295,7 @@ func (l *loop) timers() {
 			}
 		}
 	}
-	if !l.now.Before(l.acks) {
-		l.acknowledged()
-	}
+	l.acknowledged()
 	if l.now.Before(l.scan) {
 		return
 	}

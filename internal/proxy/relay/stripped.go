@@ -28,10 +28,12 @@ const (
 )
 
 const (
-	// ackEvery is how often a loop looks for the DATA_ACKs of what it has sent; ackCost bounds what
-	// that takes of a processor where many sockets wait, to a few percent.
+	// ackEvery is the time from sending to a socket until a loop looks for its DATA_ACKs. It doubles
+	// up to ackMost while none comes and nothing more is sent.
 	ackEvery = 5 * time.Millisecond
-	ackCost  = 10 * time.Microsecond
+	ackMost  = time.Second
+	// ackCost bounds what looking takes of a processor where many sockets wait, to a few percent.
+	ackCost = 30 * time.Microsecond
 	// ackDelay is the time for which acknowledgments come without DATA_ACKs before the connection is
 	// reset: more than a tick of the kernel's clock (HZ is 100 or more), in which it counts their age.
 	ackDelay = 12 * time.Millisecond
@@ -63,65 +65,99 @@ type sent struct {
 
 // await has the loop look for the DATA_ACKs of what was sent to a side.
 func (l *loop) await(c *connection, i int) {
-	if s := &c.sides[i]; s.transport != overTCP && !s.awaited {
-		s.awaited = true
+	s := &c.sides[i]
+	if s.transport == overTCP {
+		return
+	}
+	due := l.now.Add(ackPause(len(l.awaited)))
+	if !s.awaited {
 		l.awaited = append(l.awaited, sent{c.slot, c.generation, uint8(i)})
+		s.awaited, s.ackDue = true, due
+	}
+	if due.Before(s.ackDue) {
+		s.ackDue = due
+	}
+	s.ackWait = 0
+	l.dueBy(s.ackDue)
+}
+
+// ackPause is the least time between two looks at a socket while n of them wait.
+func ackPause(n int) time.Duration { return max(ackEvery, time.Duration(n)*ackCost) }
+
+// dueBy has the loop look for DATA_ACKs at a time.
+func (l *loop) dueBy(t time.Time) {
+	if l.acks.IsZero() || t.Before(l.acks) {
+		l.acks = t
 	}
 }
 
-// acknowledged looks for the DATA_ACKs of all sockets that lack some.
+// acknowledged looks for the DATA_ACKs of the sockets whose time it is.
 func (l *loop) acknowledged() {
-	l.acks = l.now.Add(max(ackEvery, time.Duration(len(l.awaited))*ackCost))
-	list := l.awaited
-	l.awaited = l.awaited[:0]
+	if l.acks.IsZero() || l.now.Before(l.acks) {
+		return
+	}
+	list, pause := l.awaited, ackPause(len(l.awaited))
+	l.awaited, l.acks = l.awaited[:0], time.Time{}
 	for _, a := range list {
 		c := l.find(a.slot, a.generation)
 		if c == nil || c.state != relaying {
 			continue
 		}
-		l.current = c
 		s := &c.sides[a.side]
-		waits, errno := s.acknowledged()
-		if errno != 0 {
-			l.failed(c, errno)
-			continue
+		if !l.now.Before(s.ackDue) {
+			l.current = c
+			waits, age, errno := s.acknowledged()
+			if errno != 0 {
+				l.failed(c, errno)
+				continue
+			}
+			if s.awaited = waits; !waits {
+				continue
+			}
+			if age < s.ackWait {
+				s.ackWait = 0 // one has come since the last look
+			}
+			s.ackWait = min(max(2*s.ackWait, pause), max(ackMost, pause))
+			s.ackDue = l.now.Add(s.ackWait)
 		}
-		if s.awaited = waits; waits {
-			l.awaited = append(l.awaited, a)
-		}
+		l.awaited = append(l.awaited, a)
+		l.dueBy(s.ackDue)
+	}
+	if soonest := l.now.Add(pause); !l.acks.IsZero() && l.acks.Before(soonest) {
+		l.acks = soonest
 	}
 }
 
-// acknowledged reports whether data lacks its DATA_ACK, and as an error that acknowledgments arrive
-// without it.
-func (s *side) acknowledged() (waits bool, errno syscall.Errno) {
+// acknowledged reports whether data lacks its DATA_ACK, and the age of the last one. An error is
+// that acknowledgments arrive without it.
+func (s *side) acknowledged() (waits bool, age time.Duration, errno syscall.Errno) {
 	m, ok := dataAcks(int(s.fd))
 	if !ok {
-		return false, s.confirm()
+		return false, 0, s.confirm()
 	}
 	if m.bytes > 0 {
 		s.transport = established
 	}
-	if m.all || s.transport != established || !m.dated {
-		return !m.all && m.dated, 0
+	if m.all || !m.dated {
+		return false, 0, 0
 	}
-	if m.age < ackDelay {
-		return true, 0
+	if m.age < ackDelay || s.transport != established {
+		return true, m.age, 0
 	}
 	// What the subflow has is read first: a DATA_ACK of its last acknowledgment is in what is read
 	// then. The time between the two counts against the fault.
 	begin := time.Now()
 	t, ok := subflowAcks(int(s.fd))
-	if !ok {
-		return true, 0
+	if !ok || m.age-t.age < ackDelay {
+		return true, m.age, 0
 	}
 	if m, ok = dataAcks(int(s.fd)); !ok {
-		return false, s.confirm()
+		return false, 0, s.confirm()
 	}
 	if took := time.Since(begin); !m.all && t.bytes > m.bytes+1 && m.age-t.age-took >= ackDelay {
-		return false, errStripped
+		return false, 0, errStripped
 	}
-	return !m.all, 0
+	return !m.all, m.age, 0
 }
 
 // acks is what was acknowledged of a connection, or of its only subflow.
