@@ -189,8 +189,10 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	}
 	f := c.withDefaults()
 	c.checkPaths(&faults, f.Segment, links, instant)
+	c.checkUse(&faults)
 	f.checkControls(&faults)
 	f.checkSegments(&faults)
+	f.checkWindows(&faults)
 	return faults
 }
 
@@ -211,6 +213,13 @@ func (c *Connection) checkPaths(faults *fault.List, segment, links int, instant 
 	case len(c.Paths) > sched.MaxPaths:
 		faults.Add("paths", "must be at most %d, got %d", sched.MaxPaths, len(c.Paths))
 	}
+	for i := range c.Paths {
+		faults.Merge(fmt.Sprintf("paths[%d]", i), c.Paths[i].check(segment, links, instant))
+	}
+}
+
+// checkUse adds the faults of how the paths are used.
+func (c *Connection) checkUse(faults *fault.List) {
 	if c.Unread && c.Spray == nil {
 		faults.Add("unread", "needs spray")
 	}
@@ -219,9 +228,6 @@ func (c *Connection) checkPaths(faults *fault.List, segment, links int, instant 
 	}
 	if c.Begin != 0 && (c.Begin < 0 || c.Begin >= len(c.Paths) || !c.MPTCP) {
 		faults.Add("begin", "must be the number of a path of MPTCP, got %d", c.Begin)
-	}
-	for i := range c.Paths {
-		faults.Merge(fmt.Sprintf("paths[%d]", i), c.Paths[i].check(segment, links, instant))
 	}
 }
 
@@ -239,7 +245,7 @@ func (c *Connection) checkControls(faults *fault.List) {
 	faults.Merge("sched_options", c.SchedOptions.Check())
 }
 
-// checkSegments adds the faults of segments, windows, buffers and timers. c has its defaults.
+// checkSegments adds the faults of segments, acknowledgements and timers. c has its defaults.
 func (c *Connection) checkSegments(faults *fault.List) {
 	if c.Segment < 1 || c.Segment > maxSegment {
 		faults.Add("segment", "must be from 1 to %d bytes, got %d", maxSegment, c.Segment)
@@ -247,6 +253,20 @@ func (c *Connection) checkSegments(faults *fault.List) {
 	if c.Header < 1 || c.Header > maxSegment {
 		faults.Add("header", "must be from 1 to %d bytes, got %d", maxSegment, c.Header)
 	}
+	if c.Linux24 && c.RACK {
+		faults.Add("linux24", "must be false with rack: Linux has one or the other")
+	}
+	if c.QuickACKs < 0 || c.QuickACKs > maxQuick {
+		faults.Add("quick_acks", "must be from 0 to %d, got %d", maxQuick, c.QuickACKs)
+	}
+	if c.MinRTO < time.Millisecond || c.MinRTO > time.Minute {
+		faults.Add("min_rto", "must be from 1ms to 1m0s, got %s", c.MinRTO)
+	}
+	notNegative(faults, "stale_after", c.StaleAfter)
+}
+
+// checkWindows adds the faults of windows and buffers. c has its defaults.
+func (c *Connection) checkWindows(faults *fault.List) {
 	window(faults, "window", c.Window, c.Segment)
 	notNegative(faults, "rbuf", c.RBuf)
 	if c.Uncounted && (!c.MPTCP || sched.NeedsOf(c.Scheduler).Ahead) {
@@ -263,19 +283,9 @@ func (c *Connection) checkSegments(faults *fault.List) {
 		faults.Add("receive_buffer", "must be at most %s, got %s", maxBuffer, c.ReceiveBuffer)
 	}
 	window(faults, "send_buffer", c.SendBuffer, c.Segment)
-	if c.Linux24 && c.RACK {
-		faults.Add("linux24", "must be false with rack: Linux has one or the other")
-	}
-	if c.QuickACKs < 0 || c.QuickACKs > maxQuick {
-		faults.Add("quick_acks", "must be from 0 to %d, got %d", maxQuick, c.QuickACKs)
-	}
 	if c.InitialWindow < 1 || c.InitialWindow > maxInitial {
 		faults.Add("initial_window", "must be from 1 to %d segments, got %d", maxInitial, c.InitialWindow)
 	}
-	if c.MinRTO < time.Millisecond || c.MinRTO > time.Minute {
-		faults.Add("min_rto", "must be from 1ms to 1m0s, got %s", c.MinRTO)
-	}
-	notNegative(faults, "stale_after", c.StaleAfter)
 }
 
 // window reports a fault if a limit is smaller than one segment, which would block all data.

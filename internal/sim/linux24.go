@@ -128,12 +128,9 @@ func (l *linux24) ack(s *Sim, f *sender, p *packet, a *acked) {
 	}
 }
 
-// alert is the state machine of tcp_fastretrans_alert. What is to be sent is not decided here.
-func (l *linux24) alert(s *Sim, f *sender, p *packet, a *acked) {
+// end ends what an acknowledgement completes: recovery, loss or disorder.
+func (l *linux24) end(f *sender, p *packet) {
 	b, u := &f.board, &f.undo
-	if (f.state != caOpen || l.disorder) && b.una < f.recover && l.span(b) > l.threshold && reaches(p, f.recover) {
-		l.markHead(b, l.span(b)-l.threshold, f.recover)
-	}
 	switch {
 	case f.state == caOpen && !l.disorder:
 		u.first = 0
@@ -153,6 +150,15 @@ func (l *linux24) alert(s *Sim, f *sender, p *packet, a *acked) {
 		}
 		f.state = caOpen
 	}
+}
+
+// alert is the state machine of tcp_fastretrans_alert. What is to be sent is not decided here.
+func (l *linux24) alert(s *Sim, f *sender, p *packet, a *acked) {
+	b, u := &f.board, &f.undo
+	if (f.state != caOpen || l.disorder) && b.una < f.recover && l.span(b) > l.threshold && reaches(p, f.recover) {
+		l.markHead(b, l.span(b)-l.threshold, f.recover)
+	}
+	l.end(f, p)
 	mark := a.segments == 0
 	switch {
 	case f.state == caRecovery && a.segments > 0: // tcp_try_undo_partial

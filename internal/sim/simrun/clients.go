@@ -232,16 +232,21 @@ func (x several) run(ctx context.Context, w worlds.World) (t Together, err error
 	if err != nil {
 		return t, err
 	}
+	return together(result.Connections, counts, result.Connections[long:])
+}
+
+// together measures the downloads of these numbers, and short ones.
+func together(all []sim.ConnectionResult, counts []int, short []sim.ConnectionResult) (t Together, err error) {
 	var each, times []float64
 	var sent, again uint64
 	for _, i := range counts {
-		d := &result.Connections[i]
+		d := &all[i]
 		each = append(each, float64(d.Delivered))
 		t.Bytes += float64(d.Delivered)
 		sent += d.Paths[0].Segments
 		again += d.Paths[0].Retransmissions
 	}
-	for _, d := range result.Connections[long:] {
+	for _, d := range short {
 		times = append(times, d.Active.Seconds())
 	}
 	if sent > 0 {

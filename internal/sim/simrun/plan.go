@@ -2,7 +2,6 @@ package simrun
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -60,39 +59,8 @@ func Check(spec *scenario.Spec) fault.List {
 		return faults
 	}
 	p := newPlan(spec, false)
-	for _, name := range e.TransportNames() {
-		for i, path := range p.cells.Paths(name) {
-			if path.Err != nil {
-				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", path.Err)
-			}
-		}
-		if e.Transports[name].HTTP3 {
-			faults.Add("experiment.transports."+name+".http3", "the simulator has no QUIC: this needs a lab")
-			continue
-		}
-		if !e.Transports[name].Delivery.IsZero() {
-			faults.Add("experiment.transports."+name+".delivery", "the simulator has no border routers: this needs a lab")
-			continue
-		}
-		if t := e.Transports[name]; !t.Multipath() && t.Gateway == nil && len(t.Links) > 1 {
-			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp, proxies or gateway, got %d links", len(t.Links))
-		}
-	}
-	for _, k := range e.Cells() {
-		if e.Traffic[k.Traffic].Datagram > 0 && e.Transports[k.Transport].Multipath() {
-			faults.Add("experiment.traffic."+k.Traffic+".datagram", "cannot be carried by MPTCP, which transport %s has", k.Transport)
-			break
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(spec.Nodes)) {
-		if n := spec.Nodes[name]; n != nil && n.Gateway != nil && n.Gateway.Role != "" {
-			faults.Add("nodes."+name+".gateway.role", "the simulator has no registrations and relays: role %s needs a lab", n.Gateway.Role)
-		} else if n != nil && n.MPTCP != nil && n.MPTCP.Fullmesh {
-			faults.Add("nodes."+name+".mptcp.fullmesh", "the simulator has one subflow for each path: this needs a lab")
-		} else if n != nil && n.Masquerade != "" {
-			faults.Add("nodes."+name+".masquerade", "the simulator translates no addresses: this needs a lab")
-		}
-	}
+	faults.Merge("", p.checkTransports())
+	faults.Merge("", checkNodes(spec))
 	faults.Merge("", spec.Crossing())
 	faults.Merge("", p.unusedAddresses())
 	faults.Merge("", p.newConnections())
@@ -120,6 +88,52 @@ func Check(spec *scenario.Spec) fault.List {
 		}
 		if err != nil {
 			faults.Add("experiment", "%s cannot be simulated: %v", k, err)
+		}
+	}
+	return faults
+}
+
+// checkTransports returns the faults of the experiment's transports, and of traffic with them.
+func (p *plan) checkTransports() fault.List {
+	var faults fault.List
+	e := p.spec.Experiment
+	for _, name := range e.TransportNames() {
+		for i, path := range p.cells.Paths(name) {
+			if path.Err != nil {
+				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", path.Err)
+			}
+		}
+		if e.Transports[name].HTTP3 {
+			faults.Add("experiment.transports."+name+".http3", "the simulator has no QUIC: this needs a lab")
+			continue
+		}
+		if !e.Transports[name].Delivery.IsZero() {
+			faults.Add("experiment.transports."+name+".delivery", "the simulator has no border routers: this needs a lab")
+			continue
+		}
+		if t := e.Transports[name]; !t.Multipath() && t.Gateway == nil && len(t.Links) > 1 {
+			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp, proxies or gateway, got %d links", len(t.Links))
+		}
+	}
+	for _, k := range e.Cells() {
+		if e.Traffic[k.Traffic].Datagram > 0 && e.Transports[k.Transport].Multipath() {
+			faults.Add("experiment.traffic."+k.Traffic+".datagram", "cannot be carried by MPTCP, which transport %s has", k.Transport)
+			break
+		}
+	}
+	return faults
+}
+
+// checkNodes returns the faults of the scenario's nodes.
+func checkNodes(spec *scenario.Spec) fault.List {
+	var faults fault.List
+	for _, name := range slices.Sorted(maps.Keys(spec.Nodes)) {
+		if n := spec.Nodes[name]; n != nil && n.Gateway != nil && n.Gateway.Role != "" {
+			faults.Add("nodes."+name+".gateway.role", "the simulator has no registrations and relays: role %s needs a lab", n.Gateway.Role)
+		} else if n != nil && n.MPTCP != nil && n.MPTCP.Fullmesh {
+			faults.Add("nodes."+name+".mptcp.fullmesh", "the simulator has one subflow for each path: this needs a lab")
+		} else if n != nil && n.Masquerade != "" {
+			faults.Add("nodes."+name+".masquerade", "the simulator translates no addresses: this needs a lab")
 		}
 	}
 	return faults
@@ -275,23 +289,15 @@ func (p *plan) configOf(c *cell.Cell, seed uint64) (sim.Config, error) {
 	if conn.Paths = paths; p.spec.Experiment.GatewayOf(c.Key) != nil {
 		b.configure(&conn)
 	}
-	for i := range b.config.Links {
-		if l := &b.config.Links[i]; p.lateness > 0 && l.Delay > 0 && l.Jitter == (linkmodel.Jitter{}) {
-			l.Jitter = linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: min(p.lateness, l.Delay)}
-		}
-	}
+	b.delayLinks()
 	if err := b.behave(&conn, own); err != nil {
 		return sim.Config{}, err
 	}
 	if policy := p.spec.PolicyOf(transport); policy != nil && !t.Upload {
 		p.choose(&conn, policy, own.Paths)
 	}
-	if begin := own.Settings.Begin; begin != "" && begin != scenario.BeginBest {
-		i := slices.Index(transport.Links, begin)
-		if i < 0 || !conn.MPTCP {
-			return sim.Config{}, fmt.Errorf("begin: MPTCP over %s has no link %q", strings.Join(transport.Links, ", "), begin)
-		}
-		conn.Begin, conn.Paths[i].Backup = i, true
+	if err := beginOn(&conn, own.Settings.Begin, transport.Links); err != nil {
+		return sim.Config{}, err
 	}
 	beside := conn
 	if t.Beside > 0 {
@@ -314,20 +320,44 @@ func (p *plan) configOf(c *cell.Cell, seed uint64) (sim.Config, error) {
 	for i := range b.config.Changes {
 		b.config.Changes[i].At += conn.Start
 	}
+	b.config.Duration = conn.Start + lasts(c)
+	return b.config, nil
+}
 
-	switch {
-	case t.Datagram > 0:
-		b.config.Duration = c.Limit + slack
-	case c.Limit > 0 && (t.Bytes > 0 || t.Live):
-		b.config.Duration = c.Limit
-	default:
-		b.config.Duration = unlimited
-		if took, known := c.TransferTime(); known {
-			b.config.Duration = patience*max(took, c.Limit) + slack
+// delayLinks adds the plan's lateness to links that have a delay and no jitter.
+func (b *builder) delayLinks() {
+	for i := range b.config.Links {
+		if l := &b.config.Links[i]; b.lateness > 0 && l.Delay > 0 && l.Jitter == (linkmodel.Jitter{}) {
+			l.Jitter = linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: min(b.lateness, l.Delay)}
 		}
 	}
-	b.config.Duration += conn.Start
-	return b.config, nil
+}
+
+// beginOn has a connection begin on a link, if one is named.
+func beginOn(conn *sim.Connection, link string, links []string) error {
+	if link == "" || link == scenario.BeginBest {
+		return nil
+	}
+	i := slices.Index(links, link)
+	if i < 0 || !conn.MPTCP {
+		return fmt.Errorf("begin: MPTCP over %s has no link %q", strings.Join(links, ", "), link)
+	}
+	conn.Begin, conn.Paths[i].Backup = i, true
+	return nil
+}
+
+// lasts returns how long a cell is simulated at most, from the start of its traffic.
+func lasts(c *cell.Cell) time.Duration {
+	t := c.Traffic
+	switch took, known := c.TransferTime(); {
+	case t.Datagram > 0:
+		return c.Limit + slack
+	case c.Limit > 0 && (t.Bytes > 0 || t.Live):
+		return c.Limit
+	case known:
+		return patience*max(took, c.Limit) + slack
+	}
+	return unlimited
 }
 
 // configure sets what the gateways of the cell are configured with of the paths of a connection.
@@ -513,26 +543,15 @@ func (p *plan) measure(of *cell.Cell, trial int, config sim.Config, simulated si
 	})
 	report.Objects = c.Objects
 	of.Phases[0].Put(run.Metrics)
-	var err error
-	switch {
-	case report.Bytes == 0:
-		err = errors.New("not a byte arrived")
-	case limit == 0 && !done:
-		err = fmt.Errorf("took far longer than it should: after %s %s of %s had arrived", config.Duration, unit.Size(report.Bytes), config.Connections[0].Bytes)
-	}
-	if err != nil {
+	if fault := failure(&config, unit.Size(report.Bytes), limit == 0 && !done); fault != "" {
 		if len(of.Events) > 0 {
 			run.Metrics[result.ConnectionsLost] = 1
 		}
-		run.Notes[result.NoteError] = err.Error()
+		run.Notes[result.NoteError] = fault
 		return run, nil
 	}
 	trace := &result.Trace{CellKey: of.Key, Trial: trial, Interval: interval, Samples: report.Series}
-	for _, x := range of.Events {
-		if x.At < report.Duration {
-			trace.Events, trace.Ends = append(trace.Events, x.At), append(trace.Ends, min(x.At+x.Span(p.quick), report.Duration))
-		}
-	}
+	p.mark(trace, of, report.Duration)
 	result.PutDelivery(run.Metrics, report)
 	result.Mean(of.Phases, report.Duration).Put(run.Metrics)
 	trace.Measure(of.Phases, run.Metrics)
@@ -543,15 +562,10 @@ func (p *plan) measure(of *cell.Cell, trial int, config sim.Config, simulated si
 		result.PutResequencing(run.Metrics, &c.Reseq, p.spec.SumRates(of.Key), report.Duration)
 		run.Metrics[result.Reinjections] = float64(c.Reinjected)
 		putFirstLink(run.Metrics, c.Paths)
-		for i, path := range c.Paths {
+		for _, path := range c.Paths {
 			run.Metrics[result.SubflowWindow] += path.MeanCwnd / float64(len(c.Paths))
-			bytes := make([]int64, len(path.Series))
-			for j, n := range path.Series {
-				bytes[j] = int64(n)
-			}
-			trace.Subflows = append(trace.Subflows, result.Subflow{Name: transport.Links[i], Bytes: bytes})
 		}
-		slices.SortFunc(trace.Subflows, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
+		trace.Subflows = subflowsOf(transport.Links, c.Paths)
 	}
 	trace.Decisions = uses(transport.Links, &config.Connections[0], c, began)
 	if t.Beside > 0 && t.Objects == 0 {
@@ -575,4 +589,39 @@ func (p *plan) measure(of *cell.Cell, trial int, config sim.Config, simulated si
 		trace.Bursts = c.Reseq.Series
 	}
 	return run, trace
+}
+
+// mark adds the events of a cell's traffic, which took so long, to a trace.
+func (p *plan) mark(trace *result.Trace, of *cell.Cell, took time.Duration) {
+	for _, x := range of.Events {
+		if x.At < took {
+			trace.Events, trace.Ends = append(trace.Events, x.At), append(trace.Ends, min(x.At+x.Span(p.quick), took))
+		}
+	}
+}
+
+// failure returns why a simulation has no measurements, "" if it has. late: it ended before all data
+// had arrived.
+func failure(config *sim.Config, arrived unit.Size, late bool) string {
+	switch {
+	case arrived == 0:
+		return "not a byte arrived"
+	case late:
+		return fmt.Sprintf("took far longer than it should: after %s %s of %s had arrived", config.Duration, arrived, config.Connections[0].Bytes)
+	}
+	return ""
+}
+
+// subflowsOf returns what arrived on each path of a connection, by the names of its links.
+func subflowsOf(links []string, paths []sim.PathResult) []result.Subflow {
+	var all []result.Subflow
+	for i, path := range paths {
+		bytes := make([]int64, len(path.Series))
+		for j, n := range path.Series {
+			bytes[j] = int64(n)
+		}
+		all = append(all, result.Subflow{Name: links[i], Bytes: bytes})
+	}
+	slices.SortFunc(all, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }

@@ -75,6 +75,33 @@ func worldColumns(kind worlds.Kind, shards int) []string {
 	return append(names, columnFingerprint)
 }
 
+// worldTask is a world to be simulated.
+type worldTask struct {
+	world       worlds.World
+	fingerprint string
+}
+
+// tasks draws the worlds of the shard that are not in the file, which may be nil.
+func (o *WorldsOptions) tasks(file *table) ([]worldTask, error) {
+	var tasks []worldTask
+	for i := range o.Count {
+		if i%max(o.Shards, 1) != o.Shard {
+			continue
+		}
+		draw := o.Draw
+		draw.Number += i
+		w := worlds.Draw(draw)
+		mark, err := o.worldFingerprint(w)
+		if err != nil {
+			return nil, err
+		}
+		if file == nil || !file.rows[mark] {
+			tasks = append(tasks, worldTask{w, mark})
+		}
+	}
+	return tasks, nil
+}
+
 // Worlds simulates drawn worlds and judges them. Worlds that are in the file are not simulated
 // again, and not in what Worlds returns: ReadWorlds reads the file.
 func Worlds(ctx context.Context, o WorldsOptions) ([]Judged, error) {
@@ -91,32 +118,16 @@ func Worlds(ctx context.Context, o WorldsOptions) ([]Judged, error) {
 			return nil, err
 		}
 	}
-	type task struct {
-		world       worlds.World
-		fingerprint string
-	}
-	var tasks []task
-	for i := range o.Count {
-		if i%max(o.Shards, 1) != o.Shard {
-			continue
-		}
-		draw := o.Draw
-		draw.Number += i
-		w := worlds.Draw(draw)
-		mark, err := o.worldFingerprint(w)
-		if err != nil {
-			return nil, err
-		}
-		if file == nil || !file.rows[mark] {
-			tasks = append(tasks, task{w, mark})
-		}
+	tasks, err := o.tasks(file)
+	if err != nil {
+		return nil, err
 	}
 	judged := make([]Judged, len(tasks))
 	begun := time.Now()
 	var mu sync.Mutex
 	done, next := 0, 0
 	finished := make([]bool, len(tasks))
-	err := parallel(ctx, o.Jobs, len(tasks), func(ctx context.Context, i int) error {
+	err = parallel(ctx, o.Jobs, len(tasks), func(ctx context.Context, i int) error {
 		runs, err := o.simulate(ctx, tasks[i].world)
 		if err != nil {
 			return err
