@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Reports what each TCP connection achieved when it is closed, the first time that it has carried much,
- * and retransmission timeouts, also those of SYN-ACKs of connections that are not established, and flows
+ * now and then what an object took on one that goes on, and retransmission timeouts, also those of SYN-ACKs of connections that are not established, and flows
  * of UDP whose sender gets no acknowledgments. Nothing is polled. Keeps senders of QUIC from finding an
  * MTU that only some paths have.
  *
@@ -64,6 +64,7 @@ enum {
 };
 
 struct tcp_sock;
+static __u32 (*bpf_get_prandom_u32)(void) = (void *)7;
 static long (*bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *skops, int flags) = (void *)59;
 static __u64 (*bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static struct tcp_sock *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
@@ -106,6 +107,9 @@ struct request_sock {
 	__u8 num_retrans;
 } KERNEL;
 
+/* The first type. */
+#define BUSY 1
+
 static __always_inline __u32 chrono_type(const struct tcp_sock *tp)
 {
 	__u64 bits = *((const __u8 *)tp + __builtin_preserve_field_info(tp->chrono_type, 0));
@@ -118,7 +122,8 @@ enum kind {
 	BULK,   /* the connection has carried as much as a bulk connection */
 	TIMEOUT, /* its retransmission timer expired, again if retries > 0 */
 	UNANSWERED, /* the SYN-ACK of a connection that is not established is sent again, likewise */
-	UNACKNOWLEDGED /* the sender of a flow of UDP gets no acknowledgments, as its pauses say */
+	UNACKNOWLEDGED, /* the sender of a flow of UDP gets no acknowledgments, as its pauses say */
+	OBJECT /* the connection sends something again after all was acknowledged, which the report is of */
 };
 
 /* What a connection achieved. Addresses of IPv4 sockets are IPv4-mapped. */
@@ -134,7 +139,7 @@ struct report {
 	__u16 local_port;
 	__u16 remote_port;
 	__u32 kind;
-	__u32 unused;
+	__u32 objects; /* some of what it carried was reported as such */
 };
 
 /* Keeps the type in the object, for the bindings. */
@@ -154,7 +159,19 @@ struct began {
 	__u64 jiffies;
 	__u32 bulk; /* it was reported as such */
 	__u32 rtt;  /* another program wants to know of round trips */
+	/* At the first acknowledgment of an object: the bytes acknowledged, chrono_start and chrono_stat. */
+	__u32 acked;
+	__u32 start;
+	__u32 stat[3];
+	__u32 objects;     /* were reported */
+	__u64 reported_ns; /* when the last one was */
 };
+
+/* An object is reported that has so many bytes, of a connection at most one in OBJECT_NS, and of every
+ * fourth one the first: most connections end before, which says the same. */
+#define OBJECT_BYTES 4096
+#define OBJECT_NS 2000000000ULL
+#define FIRST_OBJECTS 4
 
 /* By the address of the socket. Storage of the socket itself would cost twice as much: the kernel
  * allocates it in two parts. What is left where the end of a socket was missed is replaced when the
@@ -223,19 +240,27 @@ static __always_inline void send_report(const struct tcp_sock *tp, const struct 
 	r->busy_us = r->window_us = r->buffer_us = 0;
 	/* The length of a jiffy follows from the two clocks. */
 	if (ticks) {
-		__u64 jiffy = us / ticks, busy = tp->chrono_stat[0], window = tp->chrono_stat[1], buffer = tp->chrono_stat[2];
+		__u64 jiffy = us / ticks;
+		__u32 busy = tp->chrono_stat[0], window = tp->chrono_stat[1], buffer = tp->chrono_stat[2];
 		__u32 running = (__u32)bpf_jiffies64() - tp->chrono_start, type = chrono_type(tp);
 
-		if (type == 1)
+		if (type == BUSY)
 			busy += running;
 		else if (type == 2)
 			window += running;
 		else if (type == 3)
 			buffer += running;
-		r->busy_us = (busy + window + buffer) * jiffy;
+		if (kind == OBJECT) {
+			busy = tp->chrono_stat[0] - began->stat[0];
+			window = buffer = 0;
+			r->duration_us = (__u64)((__u32)bpf_jiffies64() - began->start) * jiffy;
+		}
+		r->busy_us = ((__u64)busy + window + buffer) * jiffy;
 		r->window_us = window * jiffy;
 		r->buffer_us = buffer * jiffy;
 	}
+	if (kind == OBJECT)
+		r->acked -= began->acked;
 	r->srtt_us = tp->srtt_us >> 3;
 	r->min_rtt_us = tp->rtt_min.s[0].v;
 	r->sent = tp->data_segs_out;
@@ -247,8 +272,34 @@ static __always_inline void send_report(const struct tcp_sock *tp, const struct 
 	r->local_port = ntohs(((const struct inet_sock *)tp)->inet_sport);
 	r->remote_port = ntohs(sk->skc_dport);
 	r->kind = kind;
-	r->unused = 0;
-	bpf_ringbuf_submit(r, kind == CLOSED && bpf_ringbuf_query(&reports, BPF_RB_AVAIL_DATA) < TOGETHER ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP);
+	r->objects = began->objects;
+	bpf_ringbuf_submit(r, (kind == CLOSED || kind == OBJECT) && bpf_ringbuf_query(&reports, BPF_RB_AVAIL_DATA) < TOGETHER ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP);
+}
+
+/* The first acknowledgment of each round trip: is it the first one of an object? The time with data in
+ * flight began then, which says that the object before has been acknowledged as a whole. */
+static __always_inline void examine(const struct tcp_sock *tp, struct began *began)
+{
+	__u32 acked = tp->bytes_acked;
+	__u64 now;
+
+	if (began->start == tp->chrono_start)
+		return;
+	/* That also begins where a limit begins or ends. */
+	if (began->start && began->stat[1] == tp->chrono_stat[1] && began->stat[2] == tp->chrono_stat[2] && chrono_type(tp) == BUSY &&
+	    acked - began->acked >= OBJECT_BYTES) {
+		now = bpf_ktime_get_ns();
+		if (now - began->reported_ns >= OBJECT_NS) {
+			send_report(tp, began, OBJECT, 0);
+			began->reported_ns = now;
+			began->objects = 1;
+		}
+	}
+	began->start = tp->chrono_start;
+	began->acked = acked;
+	began->stat[0] = tp->chrono_stat[0];
+	began->stat[1] = tp->chrono_stat[1];
+	began->stat[2] = tp->chrono_stat[2];
 }
 
 /* tcp_destroy_sock(struct sock *sk): once for each socket, where a callback of its state would be four
@@ -435,6 +486,9 @@ int observe(struct bpf_sock_ops *ctx)
 		established.ns = bpf_ktime_get_ns();
 		established.jiffies = bpf_jiffies64();
 		established.rtt = ctx->bpf_sock_ops_cb_flags & RTT_FLAG;
+		established.reported_ns = established.ns;
+		if (bpf_get_prandom_u32() % FIRST_OBJECTS == 0)
+			established.reported_ns -= OBJECT_NS;
 		if (bpf_map_update_elem(&connections, &key, &established, 0)) {
 			__sync_fetch_and_add(&lost, 1);
 			return 1;
@@ -442,9 +496,6 @@ int observe(struct bpf_sock_ops *ctx)
 		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | RTO_FLAG | RTT_FLAG);
 		return 1;
 	case RTT:
-		if (ctx->bytes_acked < bulk)
-			return 1;
-		break;
 	case RTO:
 		break;
 	default:
@@ -462,6 +513,8 @@ int observe(struct bpf_sock_ops *ctx)
 		/* Not of each packet that a full queue drops: from the first expiry on, of which the
 		 * second one follows without any acknowledgment in between. */
 		send_report(tp, began, TIMEOUT, ctx->args[0]);
+	} else if (ctx->bytes_acked < bulk) {
+		examine(tp, began);
 	} else if (!began->bulk) {
 		began->bulk = 1;
 		send_report(tp, began, BULK, 0);

@@ -32,6 +32,7 @@ type simNetworksFlags struct {
 	seed                                                                 uint64
 	explore                                                              float64
 	pairs, short                                                         bool
+	objects                                                              int
 	start                                                                string
 }
 
@@ -49,6 +50,10 @@ The nine networks are as in paper A, Table 4: multipath helps, does nothing or d
 again after --change-every connections in the mean. A second table has what auto brought in a network as a multiple of the better of two
 single paths, the server finding out which one that is: the distribution over all networks. With --short, connections end before two
 modes can be compared inside one, and come one at a time.
+
+With --objects, all connections of drawn networks (200, unless --many says otherwise) carry an object of that many kB in the median, one
+each 0.05 to 5 s. It prints how long objects take in an hour, as a multiple of what they take over the better of two paths, and the share
+that was carried to compare modes: the distribution over all networks.
 
 With --links, drawn networks (200, unless --many says otherwise) share egress links of limited capacity at --servers servers, with a
 connection a minute at each. What they want rises and falls by 40 %, to 65 % of the capacity of all links, and half of the best paths lead
@@ -68,6 +73,7 @@ how long short ones take beside them.`,
   tabane sim networks --start best --explore 0.05
   tabane sim networks --many 200 --change-every 150 --runs 1
   tabane sim networks --many 200 --short
+  tabane sim networks --objects 100
   tabane sim networks --links 4 --change-every 150
   tabane sim networks --spray 200
   tabane sim networks --spray 100 --pairs
@@ -93,6 +99,7 @@ how long short ones take beside them.`,
 	flags.IntVar(&f.clients, "clients", 0, "have downloads to `n` client networks at once share the paths (with --spray)")
 	flags.BoolVar(&f.pairs, "pairs", false, "draw networks with two paths as those of egress peers (with --spray)")
 	flags.BoolVar(&f.short, "short", false, "have connections be too short to compare modes inside one")
+	flags.IntVar(&f.objects, "objects", 0, "have all connections carry objects of `n` kB in the median")
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "`seed` of the first run")
 	return c
 }
@@ -126,6 +133,10 @@ func (f simNetworksFlags) check(c *cobra.Command) error {
 		return cli.Usage(c, errors.New("--clients needs --spray"))
 	case f.short && (f.spray > 0 || f.links > 0):
 		return cli.Usage(c, errors.New("--short goes with neither --spray nor --links"))
+	case f.objects < 0 || f.objects > 1000:
+		return cli.Usage(c, fmt.Errorf("--objects must be from 1 to 1000, got %d", f.objects))
+	case f.objects > 0 && (f.short || f.spray > 0 || f.links > 0):
+		return cli.Usage(c, errors.New("--objects goes with none of --short, --spray and --links"))
 	case f.spray < 0 || f.spray > 10_000:
 		return cli.Usage(c, fmt.Errorf("--spray must be from 0 to 10000, got %d", f.spray))
 	}
@@ -150,6 +161,11 @@ func (a *app) simulateNetworks(c *cobra.Command, f simNetworksFlags) error {
 			Length: time.Duration(f.connections) * time.Minute, ChangeEvery: time.Duration(f.changeEvery) * time.Minute, Explore: f.explore,
 		})
 	}
+	if f.objects > 0 {
+		return a.printObjects(networks.RunObjects(networks.ObjectOptions{
+			Seed: f.seed, Networks: cmp.Or(f.many, defaultObjectNetworks), Size: 1000 * float64(f.objects), Length: time.Hour, Explore: f.explore,
+		}))
+	}
 	kinds := networks.Nine
 	if f.many > 0 {
 		kinds = networks.Many(f.many, rand.New(rand.NewPCG(f.seed, 0)))
@@ -167,6 +183,42 @@ func (a *app) simulateNetworks(c *cobra.Command, f simNetworksFlags) error {
 		return err
 	}
 	return a.printOverSingle(networks.OverSingle(all))
+}
+
+// defaultObjectNetworks is the number of networks with --objects.
+const defaultObjectNetworks = 200
+
+// printObjects prints the distributions of how long small objects take.
+func (a *app) printObjects(all []networks.Objects) error {
+	lines := [][]string{{"TIME OF AN OBJECT, BY THAT OVER THE BETTER PATH", "MEDIAN", "95 %", "MOST", "MEAN"}}
+	for _, row := range []struct {
+		title string
+		of    func(networks.Objects) float64
+	}{
+		{"best path", func(o networks.Objects) float64 { return o.Best }},
+		{"the worse path", func(o networks.Objects) float64 { return o.Worse }},
+		{"auto, the first 10 minutes", func(o networks.Objects) float64 { return o.First }},
+		{"auto, after that", func(o networks.Objects) float64 { return o.Rest }},
+		{"share in other modes", func(o networks.Objects) float64 { return o.Tried }},
+		{"changes of mode", func(o networks.Objects) float64 { return float64(o.Changes) }},
+	} {
+		var values []float64
+		sum := 0.
+		for _, o := range all {
+			values = append(values, row.of(o))
+			sum += row.of(o)
+		}
+		line := []string{row.title}
+		for _, p := range []float64{0.5, 0.95, 1} {
+			q, err := stat.Quantile(p, values)
+			if err != nil {
+				return err
+			}
+			line = append(line, fmt.Sprintf("%.3f", q))
+		}
+		lines = append(lines, append(line, fmt.Sprintf("%.3f", sum/float64(len(values)))))
+	}
+	return writeColumns(a.Out, lines, 1, cli.Width(a.Out), "")
 }
 
 // simLinks simulates networks that share links, and prints a table.

@@ -747,7 +747,10 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	}
 	if p.Incumbent == t.mode(n.mode) {
 		if p.Apart > 0 {
-			ln = n.gain(c, i) // what scatters as connections do is no loss by itself
+			// What scatters as connections do is no loss by itself.
+			if gain := n.gain(c, i); !surprise || gain < ln {
+				ln = gain
+			}
 		}
 		n.lost = min(n.lost+p.Bytes*max(math.Expm1(-ln), 0), mostNumber)
 	}

@@ -97,3 +97,86 @@ func TestAutoShortJoined(t *testing.T) {
 		a.wait(time.Second)
 	}
 }
+
+// object has a connection of a network carry 100 kB, in a time by where its packets go. It returns
+// where they went.
+func (a *autoEgress) object(prefix string, takes map[string]time.Duration) (through string) {
+	a.t.Helper()
+	through = a.delivered(prefix)
+	r := a.report(outcome.Closed, prefix, 100_000)
+	r.Busy, r.MinRTT = takes[through], takes[through]/4
+	r.Duration = r.Busy + 300*time.Millisecond // until the client closes it
+	a.wait(r.Duration)
+	a.observed([]outcome.Report{r})
+	return through
+}
+
+// TestAutoSmall: where all connections carry small objects, these leave through the peer over which
+// they take least, and comparisons have no more than their share of the time.
+func TestAutoSmall(t *testing.T) {
+	a := newAutoEgress(t, false)
+	a.auto.table.SetExplore(0.1)
+	const ms = time.Millisecond
+	takes := map[string]time.Duration{"none": 240 * ms, sidA: 250 * ms, sidB: 80 * ms, sidA + "*1 " + sidB + "*1": 165 * ms}
+	started, elsewhere := a.clock, time.Duration(0)
+	late := 0
+	for a.clock.Sub(started) < 20*time.Minute {
+		before := a.clock
+		through := a.object(autoNetwork, takes)
+		a.wait(200 * ms)
+		if a.status(autoNetwork).Trying != "" {
+			elsewhere += a.clock.Sub(before)
+		}
+		if through != sidB && a.clock.Sub(started) > 10*time.Minute {
+			late++
+		}
+	}
+	if s := a.status(autoNetwork); a.delivered(autoNetwork) != sidB || s.Mode != "auto: single" || a.auto.compared < 3 {
+		t.Errorf("through %s after %d comparisons: %+v", a.delivered(autoNetwork), a.auto.compared, s)
+	}
+	if all := a.clock.Sub(started); elsewhere > all/9 || late > 150 {
+		t.Errorf("%s of %s in other modes, %d objects over others", elsewhere, all, late)
+	}
+}
+
+// TestAutoObjects: objects of connections that go on count as connections do; what was reported as
+// such does not count again when the connection ends.
+func TestAutoObjects(t *testing.T) {
+	a := newAutoEgress(t, false)
+	a.auto.table.SetExplore(0.1)
+	object := func(kind outcome.Kind) {
+		r := a.report(kind, autoNetwork, 100_000)
+		r.Busy, r.MinRTT, r.Duration, r.Objects = 80*time.Millisecond, 20*time.Millisecond, time.Second, true
+		if a.delivered(autoNetwork) == sidB {
+			r.Busy /= 2
+		}
+		a.observed([]outcome.Report{r})
+		a.wait(500 * time.Millisecond)
+	}
+	for range 100 {
+		if object(outcome.Closed); a.auto.aparts > 0 {
+			t.Fatal("modes are compared by connections that have counted")
+		}
+	}
+	for range 1200 {
+		object(outcome.Object)
+	}
+	if s := a.status(autoNetwork); a.delivered(autoNetwork) != sidB || a.auto.compared < 3 {
+		t.Errorf("through %s after %d comparisons: %+v", a.delivered(autoNetwork), a.auto.compared, s)
+	}
+}
+
+// TestAutoSmallBesideBulk: small connections do not count while others carry much.
+func TestAutoSmallBesideBulk(t *testing.T) {
+	a := newAutoEgress(t, false)
+	a.auto.table.SetExplore(0.1)
+	takes := map[string]time.Duration{"none": 240 * time.Millisecond}
+	for range 60 {
+		a.shortDownload(autoNetwork, map[string]float64{"none": 2e5}, "")
+		for range 20 {
+			if a.object(autoNetwork, takes); a.auto.aparts > 0 {
+				t.Fatal("modes are compared")
+			}
+		}
+	}
+}

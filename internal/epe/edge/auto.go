@@ -300,6 +300,8 @@ func (e *egress) observed(reports []outcome.Report) (busy bool) {
 				e.try(now, prefix, n, r)
 			}
 			e.measuredPath(now, prefix, n, r)
+		case outcome.Object:
+			e.closedApart(now, prefix, n, r)
 		case outcome.Timeout, outcome.Unanswered, outcome.Unacknowledged:
 			e.suspect(now, prefix, n, r)
 		}

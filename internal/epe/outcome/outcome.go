@@ -1,6 +1,6 @@
 // Package outcome reports what TCP connections achieved: each once, when it is closed, and when it
 // begins to carry much or its path seems to fail, even before it is established, with eBPF programs
-// at a control group and a tracepoint. Flows of UDP are reported while their senders get no
+// at a control group and a tracepoint. What objects took is reported of connections that go on. Flows of UDP are reported while their senders get no
 // acknowledgments. Nothing is polled.
 //
 // It decides nothing. The programs are in bpf/epe/outcome.
@@ -42,12 +42,16 @@ const (
 	// Unacknowledged: the sender of a flow of UDP, such as QUIC, gets no acknowledgments, as its
 	// pauses say. Only its ends and Retries are known.
 	Unacknowledged
+	// Object: a connection that goes on sends something again after all was acknowledged. The report
+	// is of what it sent before, since it last was so, and Duration since that began. Not all objects
+	// are reported.
+	Object
 	kinds
 )
 
 func (k Kind) String() string {
 	if k < kinds {
-		return [...]string{"closed", "bulk", "timeout", "unanswered", "unacknowledged"}[k]
+		return [...]string{"closed", "bulk", "timeout", "unanswered", "unacknowledged", "object"}[k]
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -68,6 +72,8 @@ type Report struct {
 	Sent, Retransmitted uint32
 	// Retries is how often in a row the timer had expired before.
 	Retries uint32
+	// Objects: some of what the connection carried was reported as Object.
+	Objects bool
 }
 
 // Goodput is what the connection carried while it had data to send, in bytes/s; 0 if it is not
@@ -377,6 +383,7 @@ func decode(b []byte) (Report, error) {
 		Kind: Kind(r.Kind), Local: end(r.Local, r.LocalPort), Remote: end(r.Remote, r.RemotePort), Acked: r.Acked,
 		Duration: us(r.DurationUs), Busy: us(r.BusyUs), Window: us(r.WindowUs), Buffer: us(r.BufferUs),
 		RTT: rtt(r.SrttUs), MinRTT: rtt(r.MinRttUs), Sent: r.Sent, Retransmitted: r.Retransmitted, Retries: r.Retries,
+		Objects: r.Objects != 0,
 	}, nil
 }
 

@@ -205,6 +205,60 @@ func TestConnections(t *testing.T) {
 	}
 }
 
+// TestObjects: what an object took is reported of a connection that goes on, now and then.
+func TestObjects(t *testing.T) {
+	w := watch(t)
+	for _, address := range []string{"[::1]:0", "127.0.0.1:0"} {
+		const size, pause = 100_000, 150 * time.Millisecond
+		var l net.Listener
+		var client net.Conn
+		netnstest.Do(t, w.ns, func() (err error) {
+			if l, err = net.Listen("tcp", address); err != nil {
+				return err
+			}
+			client, err = net.Dial("tcp", l.Addr().String())
+			return err
+		})
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for time.Since(began) < 5*time.Second {
+			if len(w.reports) > 0 && time.Since(began) > 3*time.Second {
+				break
+			}
+			for _, way := range []struct {
+				from, to net.Conn
+				bytes    int
+			}{{client, c, 100}, {c, client, size}} {
+				if _, err := way.from.Write(make([]byte, way.bytes)); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(way.to, make([]byte, way.bytes)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if time.Since(began) < time.Second {
+				time.Sleep(pause) // ten of them are more than a bulk connection
+			} else {
+				time.Sleep(5 * pause)
+			}
+		}
+		server := l.Addr().(*net.TCPAddr).AddrPort()
+		r := w.next(Object, server)
+		if r.Acked < size-1 || r.Acked > size+1 || r.Duration < r.Busy || r.Duration > time.Second || r.Busy > 100*time.Millisecond || r.MinRTT <= 0 {
+			t.Errorf("object: %+v", r)
+		}
+		if err := errors.Join(client.Close(), c.Close(), l.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.next(Closed, server); !r.Objects || r.Acked < 5*size {
+			t.Errorf("closed: %+v", r)
+		}
+	}
+}
+
 // TestBusy: of a connection that always has data to send, which its client reads slowly, the
 // interval that has not ended counts, and nothing counts twice.
 func TestBusy(t *testing.T) {

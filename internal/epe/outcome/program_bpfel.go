@@ -58,7 +58,7 @@ type programReport struct {
 	LocalPort     uint16
 	RemotePort    uint16
 	Kind          uint32
-	Unused        uint32
+	Objects       uint32
 }
 
 // Names of all BPF objects in the ELF.

@@ -3,6 +3,7 @@ package networks
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/epe/belief"
 )
@@ -78,5 +79,25 @@ func TestShort(t *testing.T) {
 	}
 	if auto.Tried > 0.1 || auto.Exploring > 0.015 {
 		t.Errorf("tried %.4f of the bytes, and lost %.4f by it", auto.Tried, auto.Exploring)
+	}
+}
+
+// TestObjects: where all connections carry small objects, these take little longer than over the
+// better path, and comparing has no more than its share.
+func TestObjects(t *testing.T) {
+	for _, size := range []float64{10e3, 100e3, 300e3} {
+		var best, first, rest, tried float64
+		all := RunObjects(ObjectOptions{Seed: 3, Networks: 30, Size: size, Length: 30 * time.Minute, Explore: 0.1})
+		for _, o := range all {
+			best, first, rest, tried = best+o.Best/30, first+o.First/30, rest+o.Rest/30, max(tried, o.Tried)
+		}
+		if rest > 1.05 || first > 1.15 || best < 1.1 || tried > 0.11 {
+			t.Errorf("%.0f bytes: %.3f and %.3f times as long as over the better path, %.3f over the best path; tried %.3f", size, first, rest, best, tried)
+		}
+	}
+	for _, o := range RunObjects(ObjectOptions{Seed: 3, Networks: 5, Size: 10e3, Length: 10 * time.Minute}) {
+		if o.Tried > 0 || o.Changes > 0 {
+			t.Errorf("tried without a share to explore: %+v", o)
+		}
 	}
 }
