@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -146,6 +147,19 @@ func (o *observer) conditions() []condition.Condition {
 			}}, nil
 		},
 		Restore: o.watcher.Attach,
+	}, {
+		Name: "flows of UDP", Good: "flows of UDP are read on all interfaces",
+		Examine: func() (problems []health.Problem, err error) {
+			links, err := o.watcher.Unread()
+			for _, l := range links {
+				problems = append(problems, health.Problem{
+					Text:   fmt.Sprintf("flows of UDP are not read on %q: a path that fails for QUIC alone is not left, and QUIC connections may carry nothing once they are moved", l),
+					Remedy: "have other programs leave the tc filters of tabane, and restart edge",
+				})
+			}
+			return problems, err
+		},
+		Restore: o.watcher.Read,
 	}, {
 		Name: "callbacks of sockets", Good: "no other program switches off the reports of connections",
 		Examine: func() ([]health.Problem, error) {

@@ -9,8 +9,11 @@ package outcome
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -101,7 +104,6 @@ type Options struct {
 type Watcher struct {
 	objects programObjects
 	links   []link.Link
-	filters []bpf.Attachment
 	// unwatched is why flows of UDP are not reported on all links.
 	unwatched error
 	reader    *ringbuf.Reader
@@ -112,7 +114,9 @@ type Watcher struct {
 	group *os.File
 	// callbacks is the program at the control group; nil if it could not be attached again.
 	callbacks link.Link
-	closed    bool
+	// filters are those of flows of UDP, by interface; nil if one could not be attached.
+	filters map[string]bpf.Attachment
+	closed  bool
 }
 
 // together is for how long reports of closed connections may wait for others.
@@ -196,14 +200,71 @@ func (w *Watcher) watchDatagrams(links []string) error {
 	if err := bpf.SweepFilters([]string{filter}, nil); err != nil {
 		return err
 	}
+	w.filters = map[string]bpf.Attachment{}
+	var errs []error
 	for _, name := range links {
-		a, err := bpf.Attach(bpf.AttachOptions{Link: name, Ethernet: bpf.Programs{Egress: w.objects.Sent}, Raw: bpf.Programs{Egress: w.objects.SentRaw}, Name: filter})
-		if err != nil {
-			return fmt.Errorf("report flows of UDP on %q: %w", name, err)
+		err := w.watchLink(name)
+		if errors.Is(err, errors.ErrUnsupported) {
+			delete(w.filters, name)
 		}
-		w.filters = append(w.filters, a)
+		errs = append(errs, err)
 	}
+	return errors.Join(errs...)
+}
+
+func (w *Watcher) watchLink(name string) error {
+	w.filters[name] = nil
+	a, err := bpf.Attach(bpf.AttachOptions{Link: name, Ethernet: bpf.Programs{Egress: w.objects.Sent}, Raw: bpf.Programs{Egress: w.objects.SentRaw}, Name: filter})
+	if err != nil {
+		return fmt.Errorf("report flows of UDP on %q: %w", name, err)
+	}
+	w.filters[name] = a
 	return nil
+}
+
+// Unread returns the interfaces on which flows of UDP are not read any more, although they are there:
+// they have been made again, or another program has removed the filter. It is called in the network
+// namespace of the Watcher, as is Read, and is safe for concurrent use with all other methods.
+func (w *Watcher) Unread() (links []string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.unread()
+}
+
+func (w *Watcher) unread() (links []string, err error) {
+	if w.closed {
+		return nil, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.filters)) {
+		if _, err := net.InterfaceByName(name); err != nil {
+			continue
+		}
+		place := bpf.Detached
+		if a := w.filters[name]; a != nil {
+			if place, err = bpf.PlaceOf(a); err != nil {
+				return nil, fmt.Errorf("read flows of UDP on %q: %w", name, err)
+			}
+		}
+		if place == bpf.Detached {
+			links = append(links, name)
+		}
+	}
+	return links, nil
+}
+
+// Read has flows of UDP read on the interfaces that Unread returns.
+func (w *Watcher) Read() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	links, err := w.unread()
+	for _, name := range links {
+		if a := w.filters[name]; a != nil {
+			w.filters[name] = nil
+			err = errors.Join(err, a.Detach())
+		}
+		err = errors.Join(err, w.watchLink(name))
+	}
+	return err
 }
 
 // Unwatched returns why flows of UDP are not reported on all links, as where the type of an interface
@@ -400,7 +461,9 @@ func (w *Watcher) Close() error {
 		errs = append(errs, l.Close())
 	}
 	for _, f := range w.filters {
-		errs = append(errs, f.Detach())
+		if f != nil {
+			errs = append(errs, f.Detach())
+		}
 	}
 	if w.group != nil {
 		errs = append(errs, w.group.Close())

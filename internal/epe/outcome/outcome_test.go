@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -652,6 +653,75 @@ func TestUnacknowledged(t *testing.T) {
 	}
 	if n := len(w.reports); n > 0 {
 		t.Errorf("%d more reports: %+v", n, <-w.reports)
+	}
+}
+
+// TestUnread: an interface that is made again, and a filter that another program has removed, are
+// found, and flows are read there again.
+func TestUnread(t *testing.T) {
+	const lan = "link add lan type veth peer name peer\nlink set lan up"
+	netnstest.Need(t)
+	ns := netnstest.New(t)
+	netnstest.IP(t, ns, lan)
+	netnstest.Do(t, ns, func() error {
+		w, err := New(Options{Bulk: 1 << 20, Links: []string{"lan"}})
+		if err != nil {
+			return err
+		}
+		unread := func(when string, want ...string) {
+			t.Helper()
+			if links, err := w.Unread(); err != nil || !slices.Equal(links, want) {
+				t.Errorf("%s: not read on %v, %v, want %v", when, links, err, want)
+			}
+		}
+		read := func() {
+			t.Helper()
+			if err := w.Read(); err != nil {
+				t.Error(err)
+			}
+			unread("read again")
+		}
+		unread("at the start")
+		detachEgress(t, "lan")
+		unread("detached", "lan")
+		read()
+		netnstest.IP(t, ns, "link delete lan")
+		unread("without the interface")
+		netnstest.IP(t, ns, lan)
+		unread("made again", "lan")
+		read()
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		unread("closed")
+		return w.Read()
+	})
+}
+
+// detachEgress detaches all tcx programs at egress of an interface of the calling thread's network
+// namespace.
+func detachEgress(t *testing.T, name string) {
+	t.Helper()
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := link.QueryPrograms(link.QueryOptions{Target: i.Index, Attach: ebpf.AttachTCXEgress})
+	if err != nil || len(list.Programs) == 0 {
+		t.Skipf("no tcx programs: %v", err)
+	}
+	for _, p := range list.Programs {
+		id, ok := p.LinkID()
+		if !ok {
+			t.Fatalf("program %d has no link", p.ID)
+		}
+		l, err := link.NewFromID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(l.Detach(), l.Close()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
