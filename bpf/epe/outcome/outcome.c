@@ -158,7 +158,6 @@ struct began {
 	__u64 ns;
 	__u64 jiffies;
 	__u32 bulk; /* it was reported as such */
-	__u32 rtt;  /* another program wants to know of round trips */
 	/* At the first acknowledgment of an object: the bytes acknowledged, chrono_start and chrono_stat. */
 	__u32 acked;
 	__u32 start;
@@ -485,7 +484,6 @@ int observe(struct bpf_sock_ops *ctx)
 		key = (__u64)sk;
 		established.ns = bpf_ktime_get_ns();
 		established.jiffies = bpf_jiffies64();
-		established.rtt = ctx->bpf_sock_ops_cb_flags & RTT_FLAG;
 		established.reported_ns = established.ns;
 		if (bpf_get_prandom_u32() % FIRST_OBJECTS == 0)
 			established.reported_ns -= OBJECT_NS;
@@ -513,13 +511,12 @@ int observe(struct bpf_sock_ops *ctx)
 		/* Not of each packet that a full queue drops: from the first expiry on, of which the
 		 * second one follows without any acknowledgment in between. */
 		send_report(tp, began, TIMEOUT, ctx->args[0]);
-	} else if (ctx->bytes_acked < bulk) {
+	} else {
 		examine(tp, began);
-	} else if (!began->bulk) {
-		began->bulk = 1;
-		send_report(tp, began, BULK, 0);
-		if (!began->rtt)
-			bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags & ~RTT_FLAG);
+		if (!began->bulk && ctx->bytes_acked >= bulk) {
+			began->bulk = 1;
+			send_report(tp, began, BULK, 0);
+		}
 	}
 	return 1;
 }

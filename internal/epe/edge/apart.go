@@ -74,7 +74,7 @@ func (e *egress) closedApart(now time.Time, prefix netip.Prefix, n *delivered, r
 		return
 	}
 	o := outcomeOf(r)
-	if o.Bytes < belief.LeastSmall {
+	if o.Bytes < belief.LeastSmall || r.Kind == outcome.Object && o.Bytes >= belief.Bulk {
 		return
 	}
 	if n.apart == nil {
