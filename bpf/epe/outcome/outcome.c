@@ -123,7 +123,8 @@ enum kind {
 	TIMEOUT, /* its retransmission timer expired, again if retries > 0 */
 	UNANSWERED, /* the SYN-ACK of a connection that is not established is sent again, likewise */
 	UNACKNOWLEDGED, /* the sender of a flow of UDP gets no acknowledgments, as its pauses say */
-	OBJECT /* the connection sends something again after all was acknowledged, which the report is of */
+	OBJECT, /* the connection sends something again after all was acknowledged, which the report is of */
+	UNFIT /* a flow as of QUIC sends packets over the best path that would not fit with a SID */
 };
 
 /* What a connection achieved. Addresses of IPv4 sockets are IPv4-mapped. */
@@ -352,6 +353,7 @@ struct flow {
 	__u32 packets;
 	__u32 progress; /* times that something beyond the first packets was sent otherwise than without acknowledgments */
 	__u32 quic; /* it began with a handshake of QUIC */
+	__u32 unfit_us; /* when it was last reported as such */
 };
 
 /* Keeps the types in the object, for the bindings. */
@@ -372,6 +374,12 @@ struct {
 
 /* The bytes of an IP packet that fits on all paths, with the header that has a SID; 0: any. */
 __u32 fits;
+
+/* An unfit flow is reported again after so many microseconds. */
+#define UNFIT_AGAIN 2000000
+
+/* The first byte of a short header. */
+#define SHORT_HEADER 0x40
 
 /* The first byte of a long header, and the versions of QUIC that have it (RFC 9000, RFC 9369). */
 #define LONG_HEADER 0xc0
@@ -401,6 +409,39 @@ static __always_inline int too_long(const struct __sk_buff *skb, const struct fl
 	return fits && payload + UDP_HEADER + (key->family == 4 ? IPV4_HEADER : IPV6_HEADER) > fits;
 }
 
+static __always_inline void report_flow(const struct flow_key *key, enum kind kind, __u32 retries, __u64 wakeup)
+{
+	struct report *r = bpf_ringbuf_reserve(&reports, sizeof(*r), 0);
+
+	if (!r) {
+		__sync_fetch_and_add(&lost, 1);
+		return;
+	}
+	__builtin_memset(r, 0, sizeof(*r));
+	__builtin_memcpy(r->local, key->source, sizeof(r->local));
+	__builtin_memcpy(r->remote, key->destination, sizeof(r->remote));
+	r->local_port = key->source_port;
+	r->remote_port = key->destination_port;
+	r->min_rtt_us = ~0;
+	r->retries = retries;
+	r->kind = kind;
+	bpf_ringbuf_submit(r, wakeup);
+}
+
+/* A packet is too long to be sent with a SID, and its flow may have found before that it arrives. */
+static __always_inline void unfit(struct __sk_buff *skb, const struct flow_key *key, struct flow *f, __u32 headers)
+{
+	__u32 now = bpf_ktime_get_ns() / 1000;
+	__u8 first;
+
+	if (f->unfit_us && now - f->unfit_us < UNFIT_AGAIN)
+		return;
+	if (bpf_skb_load_bytes(skb, headers, &first, sizeof(first)) || (first & LONG_HEADER) != SHORT_HEADER)
+		return;
+	f->unfit_us = now | 1;
+	report_flow(key, UNFIT, 0, BPF_RB_NO_WAKEUP);
+}
+
 /* Counts a packet of UDP that is sent, whichever way it leaves. */
 static __always_inline int send_datagram(struct __sk_buff *skb, int raw)
 {
@@ -408,7 +449,6 @@ static __always_inline int send_datagram(struct __sk_buff *skb, int raw)
 	__u32 before, times, headers = 0;
 	struct flow *f, begins = {};
 	int encapsulated;
-	struct report *r;
 
 	if (find_flow(skb, raw, &key, &headers) || key.protocol != PROTO_UDP || skb->len < headers + ACKNOWLEDGED)
 		return TC_NEXT;
@@ -425,8 +465,11 @@ static __always_inline int send_datagram(struct __sk_buff *skb, int raw)
 		if (!f)
 			return TC_NEXT;
 	}
-	if (f->quic && !encapsulated && too_long(skb, &key, headers))
-		return TC_DROP;
+	if (!encapsulated && too_long(skb, &key, headers)) {
+		if (f->quic)
+			return TC_DROP;
+		unfit(skb, &key, f, headers);
+	}
 	before = f->backoff.gap;
 	times = backoff_sent(&f->backoff, bpf_ktime_get_ns() / 1000, skb->len - headers);
 	if (f->packets < FIRST)
@@ -436,20 +479,7 @@ static __always_inline int send_datagram(struct __sk_buff *skb, int raw)
 	/* Once for each pause. */
 	if (times < BACKOFF_TIMES || f->backoff.gap == before)
 		return TC_NEXT;
-	r = bpf_ringbuf_reserve(&reports, sizeof(*r), 0);
-	if (!r) {
-		__sync_fetch_and_add(&lost, 1);
-		return TC_NEXT;
-	}
-	__builtin_memset(r, 0, sizeof(*r));
-	__builtin_memcpy(r->local, key.source, sizeof(r->local));
-	__builtin_memcpy(r->remote, key.destination, sizeof(r->remote));
-	r->local_port = key.source_port;
-	r->remote_port = key.destination_port;
-	r->min_rtt_us = ~0;
-	r->retries = times;
-	r->kind = UNACKNOWLEDGED;
-	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
+	report_flow(&key, UNACKNOWLEDGED, times, BPF_RB_FORCE_WAKEUP);
 	return TC_NEXT;
 }
 

@@ -183,7 +183,7 @@ func (e *egress) trySmall(now time.Time, prefix netip.Prefix, n *delivered) {
 // mayTryApart reports whether modes may be compared now in the next connections of a network.
 func (e *egress) mayTryApart(now time.Time, prefix netip.Prefix, n *delivered) bool {
 	a := n.apart
-	return (!now.Before(a.after) || a.after.Sub(now) >= mostPause) && e.auto.aparts < mostAparts && e.auto.suspects[prefix] == nil
+	return !n.unfit.holds(now) && (!now.Before(a.after) || a.after.Sub(now) >= mostPause) && e.auto.aparts < mostAparts && e.auto.suspects[prefix] == nil
 }
 
 // beginApart begins a trial of successive connections if it can be.

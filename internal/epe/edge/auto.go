@@ -302,6 +302,8 @@ func (e *egress) observed(reports []outcome.Report) (busy bool) {
 			e.measuredPath(now, prefix, n, r)
 		case outcome.Object:
 			e.closedApart(now, prefix, n, r)
+		case outcome.Unfit:
+			n.sawUnfit(now)
 		case outcome.Timeout, outcome.Unanswered, outcome.Unacknowledged:
 			e.suspect(now, prefix, n, r)
 		}
@@ -330,7 +332,7 @@ func outcomeOf(r outcome.Report) belief.Outcome {
 
 // try begins to compare modes in a network that has a bulk connection, if one is due.
 func (e *egress) try(now time.Time, prefix netip.Prefix, n *delivered, r outcome.Report) {
-	if !n.rule.auto || e.auto.trials[prefix] != nil || len(e.auto.trials)-e.auto.aparts >= mostTrials {
+	if !n.rule.auto || n.unfit.holds(now) || e.auto.trials[prefix] != nil || len(e.auto.trials)-e.auto.aparts >= mostTrials {
 		return
 	}
 	cost := r.Goodput() * (settleFor + challengerFor).Seconds()

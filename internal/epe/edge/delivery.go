@@ -79,6 +79,8 @@ type delivered struct {
 	begins *beginning
 	// apart is what short connections achieve, with mode auto; nil: nothing was measured.
 	apart *apart
+	// unfit is when it last had connections of QUIC that began unseen; nil: never.
+	unfit *unfit
 }
 
 // uptime is a time since the start, whatever the wall clock has done.

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -68,4 +70,38 @@ func TestRoutesFollowMTU(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAutoUnfit: where connections of QUIC began unseen, and may stop when they are moved, no modes
+// are compared until they have ended, but for no more than some minutes.
+func TestAutoUnfit(t *testing.T) {
+	a := newAutoEgress(t, false)
+	a.auto.table.SetExplore(0.1)
+	bulk := func() {
+		r := a.report(outcome.Bulk, autoNetwork, 1<<20)
+		r.Duration, r.Busy = time.Second, time.Second
+		a.observed([]outcome.Report{r})
+	}
+	started := a.clock
+	for range 40 {
+		a.observed([]outcome.Report{a.report(outcome.Unfit, autoNetwork, 0)})
+		a.wait(20 * time.Second)
+		if bulk(); a.auto.busy() {
+			break
+		}
+	}
+	if d := a.clock.Sub(started); d < 9*time.Minute || d > 11*time.Minute {
+		t.Errorf("modes are compared after %v of QUIC", d)
+	}
+	a = newAutoEgress(t, false)
+	a.auto.table.SetExplore(0.1)
+	a.observed([]outcome.Report{a.report(outcome.Unfit, autoNetwork, 0)})
+	a.wait(20 * time.Second)
+	if bulk(); a.auto.busy() {
+		t.Error("modes are compared beside QUIC")
+	}
+	a.wait(20 * time.Second)
+	if bulk(); !a.auto.busy() {
+		t.Error("modes are not compared after QUIC")
+	}
 }

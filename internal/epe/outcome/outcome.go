@@ -49,12 +49,15 @@ const (
 	// is of what it sent before, since it last was so, and Duration since that began. Not all objects
 	// are reported.
 	Object
+	// Unfit: a flow of UDP that is like QUIC, whose handshake was not seen, sends packets that would
+	// not fit with the header that has a SID. It is reported so each 2 s. Only its ends are known.
+	Unfit
 	kinds
 )
 
 func (k Kind) String() string {
 	if k < kinds {
-		return [...]string{"closed", "bulk", "timeout", "unanswered", "unacknowledged", "object"}[k]
+		return [...]string{"closed", "bulk", "timeout", "unanswered", "unacknowledged", "object", "unfit"}[k]
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }

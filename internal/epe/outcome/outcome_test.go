@@ -806,6 +806,56 @@ func TestFits(t *testing.T) {
 }
 
 // BenchmarkSent is the program that reads what leaves, for a segment of TCP and a datagram.
+// TestUnfit: a flow whose handshake was not seen, and that sends short headers of QUIC in packets that
+// would not fit with a SID, is reported, and no other one.
+func TestUnfit(t *testing.T) {
+	w := watchOn(t, nil, "lo")
+	for _, tt := range []struct {
+		name    string
+		begins  byte // the first byte of the first datagram
+		first   byte // that of the others
+		fits    int
+		payload int
+		reports int
+	}{
+		{"unseen", 0x40, 0x4f, 1460, 1413, 1},
+		{"fits", 0x40, 0x4f, 1460, 1412, 0},
+		{"all fit", 0x40, 0x4f, 0, 1413, 0},
+		{"seen", 0xc3, 0x4f, 1460, 1413, 0},
+		{"another protocol", 4, 4, 1460, 1413, 0},
+	} {
+		if err := w.watcher.SetFits(tt.fits); err != nil {
+			t.Fatal(err)
+		}
+		var from net.Conn
+		netnstest.Do(t, w.ns, func() (err error) {
+			from, err = net.Dial("udp", "[::1]:9")
+			return err
+		})
+		datagram := make([]byte, 1200)
+		copy(datagram, []byte{tt.begins, 0, 0, 0, 1})
+		_, _ = from.Write(datagram) // nobody listens: it may fail
+		long := make([]byte, tt.payload)
+		long[0] = tt.first
+		for range 5 {
+			_, _ = from.Write(long)
+		}
+		time.Sleep(2 * together)
+		n := 0
+		for len(w.reports) > 0 {
+			if r := <-w.reports; r.Kind == Unfit && r.Local == from.LocalAddr().(*net.UDPAddr).AddrPort() {
+				n++
+			}
+		}
+		if n != tt.reports {
+			t.Errorf("%s: %d reports, want %d", tt.name, n, tt.reports)
+		}
+		if err := from.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func BenchmarkSent(b *testing.B) {
 	w := watchOn(b, nil)
 	for name, protocol := range map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP} {

@@ -25,6 +25,7 @@ type programFlow struct {
 	Packets  uint32
 	Progress uint32
 	Quic     uint32
+	UnfitUs  uint32
 }
 
 type programFlowKey struct {
