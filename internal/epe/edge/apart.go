@@ -124,9 +124,13 @@ func (e *egress) closedSmall(now time.Time, prefix netip.Prefix, n *delivered, r
 	if took <= 0 || r.Window+r.Buffer > r.Busy/2 || !e.inMode(now, n, r) {
 		return
 	}
+	lasted := r.Duration
+	if r.Kind == outcome.Object {
+		lasted = took // the rest is until the next one
+	}
 	switch {
 	case t == nil:
-		if a.small.Add(now, n.modeOf(), r.Acked, took, r.Duration) {
+		if a.small.Add(now, n.modeOf(), r.Acked, took, lasted) {
 			e.trySmall(now, prefix, n)
 		}
 	case t.apart.small:
