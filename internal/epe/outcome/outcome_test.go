@@ -248,7 +248,8 @@ func TestObjects(t *testing.T) {
 		}
 		server := l.Addr().(*net.TCPAddr).AddrPort()
 		r := w.next(Object, server)
-		if r.Acked < size-1 || r.Acked > size+1 || r.Duration < r.Busy || r.Duration > time.Second || r.Busy > 100*time.Millisecond || r.MinRTT <= 0 {
+		if r.Acked < size/4 || r.Acked > 2*size || // what its first acknowledgment and that of the next one cover varies
+			r.Duration < r.Busy || r.Duration > time.Second || r.Busy > 100*time.Millisecond || r.MinRTT <= 0 {
 			t.Errorf("object: %+v", r)
 		}
 		if err := errors.Join(client.Close(), c.Close(), l.Close()); err != nil {
