@@ -524,6 +524,9 @@ int observe(struct bpf_sock_ops *ctx)
 		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | RTO_FLAG | RTT_FLAG);
 		return 1;
 	case RTT:
+		if (ctx->bytes_acked < OBJECT_BYTES)
+			return 1;
+		break;
 	case RTO:
 		break;
 	default:
