@@ -97,7 +97,7 @@ var folders = []folder{
 		because: "it is a capability of its own",
 		rungs: [][]string{
 			{"acks", "handshake", "pacer", "pairing", "pathset", "quality", "quota", "repair", "reseq", "sched", "tun", "tunnel", "udp"},
-			{"dataplane", "join"}, {"openbpf", "relay"}, {"openplane", "sealed"}, {"."},
+			{"dataplane", "join"}, {"enroll", "openbpf", "relay"}, {"openplane", "sealed"}, {"."},
 		},
 		pure: []string{"acks", "handshake", "join", "pacer", "pairing", "pathset", "quality", "quota", "repair", "reseq", "sched", "tunnel"},
 	},

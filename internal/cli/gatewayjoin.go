@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 
 	"github.com/tabane/tabane/internal/cli/setup"
 	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/gateway/enroll"
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/gateway/join"
 	"github.com/tabane/tabane/internal/kernel/nft"
@@ -34,9 +34,6 @@ const (
 	// joinPort is the UDP port of the tunnel, and of the exchange before it, unless another one is
 	// named. The TCP port of the speed test has the same number.
 	joinPort = 4790
-	// resend is the time between two copies of the first message of a join, joinLimit how long the
-	// answer is waited for, and linger how long it is repeated.
-	resend, joinLimit, linger = 500 * time.Millisecond, 15 * time.Second, 2 * time.Second
 	// upLimit is how long the tunnel may take to come up, testLimit how long the VPS waits for the
 	// speed test after that, and testTime how long it lasts.
 	upLimit, testLimit, testTime = 30 * time.Second, 30 * time.Second, 3 * time.Second
@@ -425,6 +422,7 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		if peer, err = a.awaitSite(ctx, h, at, own, invitation, func(key handshake.PublicKey, q join.Request) setup.Peer { return h.Accept(files, key, q) }); err != nil {
 			return err
 		}
+		_ = at.Close() // the gateway opens it again
 		if steps, err = setup.VPS(h, files, peer); err != nil {
 			return err
 		}
@@ -470,9 +468,12 @@ func (a *App) awaitSite(ctx context.Context, h *setup.Host, at *net.UDPConn, own
 	}
 	closed, err := a.openPort(list)
 	if err == nil {
-		err = serveJoin(ctx, at, host, join.Lifetime)
+		err = enroll.Serve(ctx, at, host, join.Lifetime)
 	}
 	closed()
+	if ctx.Err() != nil {
+		err = ErrInterrupted
+	}
 	return peer, err
 }
 
@@ -498,62 +499,6 @@ func (a *App) openPort(list []nft.Passage) (closed func(), err error) {
 		}
 	}
 	return func() { _, _ = nft.Permit(setup.RulesOwner, nil) }, err // gateway leave removes them, too
-}
-
-// serveJoin answers messages until a peer was accepted and has had time to get the answer, or the
-// invitation has expired.
-func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host, lifetime time.Duration) error {
-	defer context.AfterFunc(ctx, func() { _ = at.SetReadDeadline(time.Unix(1, 0)) })()
-	if err := at.SetReadDeadline(time.Now().Add(lifetime)); err != nil {
-		return err
-	}
-	if err := receiveDestination(at); err != nil {
-		return err
-	}
-	b, to := make([]byte, join.MaxMessage+1), make([]byte, 64)
-	for {
-		n, length, _, from, err := at.ReadMsgUDPAddrPort(b, to)
-		switch {
-		case ctx.Err() != nil:
-			return ErrInterrupted
-		case errors.Is(err, os.ErrDeadlineExceeded) && host.Done():
-			return at.Close()
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("no site has joined within %.0f minutes: the line is void; see that UDP port %d is open, and run the command again", lifetime.Minutes(), at.LocalAddr().(*net.UDPAddr).Port)
-		case err != nil:
-			continue // an ICMP error about an answer
-		}
-		done := host.Done()
-		answer, err := host.Answer(b[:n])
-		if err != nil {
-			continue // anybody can send a wrong one
-		}
-		// From the address that the request was sent to: NAT and firewalls of the site may drop an
-		// answer from another one. A lost answer is requested again.
-		_, _, _ = at.WriteMsgUDPAddrPort(answer, to[:length], from)
-		if !done && host.Done() {
-			if err := at.SetReadDeadline(time.Now().Add(linger)); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// receiveDestination has datagrams come with the address that they were sent to, in a control
-// message that has an answer sent from there.
-func receiveDestination(at *net.UDPConn) error {
-	raw, err := at.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if e := raw.Control(func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1) != nil {
-			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1) // without IPv6
-		}
-	}); e != nil {
-		return e
-	}
-	return err
 }
 
 func (a *App) gatewayJoinCommand(r role.Descriptor) *cobra.Command {
@@ -637,7 +582,13 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 		if err != nil {
 			return err
 		}
-		if peer.Answer, err = exchange(ctx, h.Lines, invitation, own, h.Request()); err != nil {
+		var lines []string
+		for _, l := range h.Lines {
+			lines = append(lines, l.Name)
+		}
+		if peer.Answer, err = enroll.Join(ctx, lines, invitation, own, h.Request()); ctx.Err() != nil {
+			return ErrInterrupted
+		} else if err != nil {
 			return err
 		}
 		if steps, err = setup.Site(h, files, peer); err != nil {
@@ -670,102 +621,6 @@ func (a *App) sayIPv6(h *setup.Host, answer join.Answer) {
 	}
 	for i, p := range h.Lacking(answer.Prefix6) {
 		fmt.Fprintf(a.Out, "For hosts of the LAN: give %s the address %v, and announce %v there (docs/gateway-operations.md, IPv6).\n", h.LAN[i].Name, p, p.Masked())
-	}
-}
-
-// exchange joins at one of the addresses of an invitation, over the route to it and over each line:
-// that of the best default route may be dead.
-func exchange(ctx context.Context, lines []setup.Link, i join.Invitation, own handshake.PrivateKey, q join.Request) (join.Answer, error) {
-	e, message, err := join.Begin(i, own, q, rand.Reader)
-	if err != nil {
-		return join.Answer{}, err
-	}
-	var all []net.PacketConn
-	var readers sync.WaitGroup
-	defer readers.Wait()
-	defer func() {
-		for _, at := range all {
-			at.Close()
-		}
-	}()
-	received := make(chan []byte, 1)
-	ended, end := context.WithTimeout(ctx, joinLimit)
-	defer end()
-	for _, l := range append([]setup.Link{{}}, lines...) {
-		at, err := socketOn(ctx, l.Name)
-		if err != nil && l.Name != "" {
-			continue // it has gone meanwhile
-		}
-		if err != nil {
-			return join.Answer{}, err
-		}
-		all = append(all, at)
-		readers.Go(func() { forwardTo(ended, at, received) })
-	}
-	again := time.NewTicker(resend)
-	defer again.Stop()
-	for sending := true; ; {
-		for _, at := range all {
-			for _, to := range i.Addresses {
-				if sending { // others may be reachable
-					_, _ = at.WriteTo(message, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, i.Port)))
-				}
-			}
-		}
-		sending = false
-		select {
-		case <-again.C:
-			sending = true
-			continue
-		case b := <-received:
-			switch answer, err := e.Finish(b); {
-			case errors.Is(err, join.ErrRefused):
-				continue
-			case err == nil && answer.Refused != "":
-				return join.Answer{}, fmt.Errorf("the VPS refuses: %s (the line is still valid)", answer.Refused)
-			default:
-				return answer, err
-			}
-		case <-ended.Done():
-		}
-		break
-	}
-	if ctx.Err() != nil {
-		return join.Answer{}, ErrInterrupted
-	}
-	return join.Answer{}, fmt.Errorf("no answer from %v, UDP port %d: the line works once and for %.0f minutes, while tabane gateway init --vps or invite waits, and a firewall must let the port in; have the VPS print another line",
-		i.Addresses, i.Port, join.Lifetime.Minutes())
-}
-
-// socketOn returns a UDP socket on an interface, on all if it is empty.
-func socketOn(ctx context.Context, name string) (net.PacketConn, error) {
-	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
-		if name == "" {
-			return nil
-		}
-		if e := raw.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), name) }); e != nil {
-			return e
-		}
-		return err
-	}}
-	return c.ListenPacket(ctx, "udp", ":0")
-}
-
-// forwardTo forwards what arrives until the socket is closed.
-func forwardTo(ctx context.Context, at net.PacketConn, received chan<- []byte) {
-	for b := make([]byte, join.MaxMessage+1); ; {
-		n, _, err := at.ReadFrom(b)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			continue // an ICMP error about a request
-		}
-		select {
-		case received <- slices.Clone(b[:n]):
-		case <-ctx.Done():
-			return
-		}
 	}
 }
 

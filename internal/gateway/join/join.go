@@ -3,7 +3,7 @@
 // The invitation is a line of text with the gateway's public key, its addresses, and a secret. The
 // exchange is one message each way, the pattern IKpsk1 of the Noise protocol framework: the first
 // message already proves the secret and the new peer's key. The package has no sockets, files or
-// clock: the caller sends the messages, and lets an invitation expire.
+// clock: package enroll sends the messages, and lets an invitation expire.
 package join
 
 import (

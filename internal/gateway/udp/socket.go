@@ -114,21 +114,44 @@ func (s *Socket) set(fd int, o Options) error {
 	// message, which anybody can send, does not change that.
 	err = s.setDiscover(fd, unix.IP_PMTUDISC_PROBE)
 	if s.v6 {
-		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1),
-			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)) // of IPv4 packets, too
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1))
 		// The same for addresses of IPv4; a socket of IPv6 alone refuses it.
 		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
 	} else {
-		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1),
-			unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1))
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1))
 	}
-	if err != nil {
+	if err = errors.Join(err, receiveDestination(fd, s.v6)); err != nil {
 		return err
 	}
 	s.gro = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
 	_, err = unix.GetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
 	s.segment = err == nil
 	return nil
+}
+
+// ReceiveDestination has datagrams come with the address that they were sent to, in a control
+// message that has an answer sent from there.
+func ReceiveDestination(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if e := raw.Control(func(fd uintptr) {
+		var domain int
+		if domain, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN); err == nil {
+			err = receiveDestination(int(fd), domain == unix.AF_INET6)
+		}
+	}); e != nil {
+		return e
+	}
+	return err
+}
+
+func receiveDestination(fd int, v6 bool) error {
+	if v6 { // of IPv4 packets, too
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 }
 
 // setDiscover sets how datagrams fit the MTU of their path: IP_MTU_DISCOVER, which has the same
