@@ -53,13 +53,7 @@ func TestClockJumps(t *testing.T) {
 		mu.Lock()
 		offset = jump
 		mu.Unlock()
-		epoch := b.plane.Status().Peers[0].Epoch
-		r := a.plane.peers[b.key.Public()]
-		r.mu.Lock()
-		r.session.assoc.Want(a.plane.now())
-		r.wakeControlLocked()
-		r.mu.Unlock()
-		eventually(t, "a new session", func() bool { return b.plane.Status().Peers[0].Epoch > epoch })
+		again(t, a, b)
 	}
 	time.Sleep(500 * time.Millisecond)
 	if lasted, lost := s.outage(100); lost > 0 {

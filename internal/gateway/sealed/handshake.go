@@ -227,6 +227,9 @@ func (p *Plane) answer(h handshakeMessage) error {
 		return handshake.ErrRefused
 	}
 	now := p.now()
+	if r.session.refuses(place{h.line, h.from}, now) {
+		return handshake.ErrRefused
+	}
 	s, response, err := r.session.assoc.Answer(request, h.message, now)
 	if errors.Is(err, handshake.ErrStale) && now-r.rx.lastMessage() > restartSilence {
 		r.initiating.answerStale(request.Time, place{h.line, h.from}, h.to, now)

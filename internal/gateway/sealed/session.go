@@ -22,10 +22,12 @@ type sessionState struct {
 	keysSince time.Duration
 	proven    bool   // a probe was answered under the current keys
 	epoch     uint32 // number of handshakes
-	// begun are when the last sessions began, the latest first, and warned is when it was logged
-	// that they begin too often.
-	begun  [manySessions]time.Duration
-	warned time.Duration
+	// begun are when the last sessions began, the latest first, again is when they last began too
+	// often, and contested when they last did for so long that both gateways with one key have seen
+	// it. Both are also when another gateway was refused. warned and warnedOther are when it was logged.
+	begun               [contestedSessions]time.Duration
+	again, contested    time.Duration
+	warned, warnedOther time.Duration
 	// openCookie is that which the peer accepts open messages with, 0 for none.
 	openCookie uint64
 }
@@ -124,26 +126,56 @@ func (x *sessionState) install(s *handshake.Session) (*keys, error) {
 // take turns with one key begin every second while packets are carried, else every six seconds.
 const manySessions, manyWithin, manyWarnings = 6, time.Minute, 10 * time.Minute
 
+// contestedSessions begin until each of the two gateways has seen manySessions, and can say so.
+const contestedSessions = 2*manySessions + 2
+
 // againAndAgain is what sessions do that do not last, tooMany why there is none that does.
 const (
 	againAndAgain = "begin again and again: see that no other gateway uses the key of one of the two"
 	tooMany       = "its sessions " + againAndAgain
 )
 
-// repeated reports whether sessions begin too often.
+// repeated reports whether sessions begin too often, or did when the last one began that answers.
 func (x *sessionState) repeated(now time.Duration) bool {
-	last := x.begun[manySessions-1]
-	return last > 0 && now-last < manyWithin
+	return x.again > 0 && (now-x.again < manyWithin || !x.peer.links.anyAlive())
 }
 
 // count counts a session that begins.
 func (x *sessionState) count(now time.Duration) {
 	copy(x.begun[1:], x.begun[:])
 	x.begun[0] = now
-	if x.repeated(now) && (x.warned == 0 || now-x.warned >= manyWarnings) {
+	within := func(last, limit time.Duration) bool { return last > 0 && now-last < limit }
+	if within(x.begun[contestedSessions-1], 2*manyWithin) {
+		x.contested = now
+	}
+	if !within(x.begun[manySessions-1], manyWithin) {
+		return
+	}
+	x.again = now
+	if x.warned == 0 || now-x.warned >= manyWarnings {
 		x.warned = now
 		x.peer.log.Warn("sessions with the peer "+againAndAgain, "peer", x.peer.conf.Name)
 	}
+}
+
+// refuses reports whether an initiation from a place is refused. Of two gateways with one key, each
+// would end the session of the other one for ever, and get packets for hosts that only the other one
+// has. So once both have seen that, the one with the session keeps it while it answers.
+func (x *sessionState) refuses(from place, now time.Duration) bool {
+	if x.contested == 0 || now-x.contested >= manyWithin || !x.peer.links.anyAlive() {
+		return false
+	}
+	for i := range x.peer.links {
+		if x.peer.links[i].place() == from {
+			return false
+		}
+	}
+	x.again, x.contested = now, now
+	if x.warnedOther == 0 || now-x.warnedOther >= manyWarnings {
+		x.warnedOther = now
+		x.peer.log.Warn("another gateway with the key of the peer is refused", "peer", x.peer.conf.Name, "address", from.from)
+	}
+	return true
 }
 
 // use starts to send with keys.

@@ -70,9 +70,6 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 	}
 	if k := r.session.sending; k != nil {
 		s.Up, s.Suite, s.Since, s.Handshake = true, suite(k.Session), now-r.session.since, now-r.session.keysSince
-		if r.session.repeated(now) {
-			s.Reason = tooMany
-		}
 	} else {
 		s.Reason = "no response"
 		if !r.numbering.owner && !r.links[0].address.remote.IsValid() {
@@ -80,6 +77,9 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 		} else if len(r.conf.Endpoints) > 0 {
 			s.Reason = fmt.Sprintf("no response from %v", r.conf.Endpoints[0])
 		}
+	}
+	if r.session.repeated(now) {
+		s.Reason = tooMany
 	}
 	names := r.links.names()
 	r.rx.Lock()

@@ -1,10 +1,13 @@
 package sealed
 
 import (
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // TestSessionsBeginAgain: that sessions begin again and again, as with two gateways that have the
@@ -34,4 +37,49 @@ func TestSessionsBeginAgain(t *testing.T) {
 	if reason() != "" {
 		t.Errorf("two minutes later: %q", reason())
 	}
+}
+
+// TestTwin: once sessions with a key begin again and again, the gateway that has one keeps it, with
+// new keys too, and another one with the same key gets none until the first one is gone.
+func TestTwin(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t, 2)
+	twin := &gateway{t: t, number: 1, key: a.key, namespace: netnstest.New(t), state: a.state}
+	ip(t, a.namespace, "ip link set p1 netns %s", twin.namespace)
+	ip(t, twin.namespace, "ip link set lo up")
+	ip(t, twin.namespace, "ip link set p1 up")
+	ip(t, twin.namespace, "ip -4 addr add 192.168.1.1/24 dev p1")
+	twin.state.Paths, a.state.Paths = a.state.Paths[1:], a.state.Paths[:1]
+	twin.state.Peers = slices.Clone(a.state.Peers)
+	a.state.Peers[0].Endpoints = []netip.AddrPort{netip.MustParseAddrPort("192.168.0.2:4790")}
+	twin.state.Peers[0].Endpoints = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.2:4790")}
+	b.state.Peers[0].Endpoints = nil
+	a.run()
+	b.run()
+	a.up(1)
+	for range contestedSessions {
+		again(t, a, b)
+	}
+	epoch := b.plane.Status().Peers[0].Epoch
+	twin.run()
+	refused := func() uint64 { return b.plane.Status().Dropped["handshake refused"] }
+	eventually(t, "initiations of the twin", func() bool { return refused() > 4 })
+	if s := b.plane.Status().Peers[0]; s.Epoch != epoch || s.Reason != tooMany || twin.plane.Status().Peers[0].Up {
+		t.Errorf("with a twin: %+v", s)
+	}
+	again(t, a, b)
+	a.crash()
+	twin.up(1)
+}
+
+// again has a gateway begin another session.
+func again(t *testing.T, a, b *gateway) {
+	t.Helper()
+	epoch := b.plane.Status().Peers[0].Epoch
+	r := a.plane.peers[b.key.Public()]
+	r.mu.Lock()
+	r.session.assoc.Want(a.plane.now())
+	r.wakeControlLocked()
+	r.mu.Unlock()
+	eventually(t, "a new session", func() bool { return b.plane.Status().Peers[0].Epoch > epoch })
 }
