@@ -37,6 +37,9 @@ const (
 	// An estimate of less than the share loweredPercent of what it was may be too low, and is if a
 	// train shows raisePercent of it.
 	loweredPercent, raisePercent = 75, 120
+	// A path whose rate is not configured is full if less than this share of what is sent arrives, in
+	// percent.
+	wastedPercent = 65
 	// pacedPercent is the share of the estimate, in percent, that the sender uses.
 	pacedPercent = 97
 	// lastProbe bounds the number of busy samples between two probes.
@@ -271,6 +274,8 @@ func (c *Capacity) Update(s CapacitySample) {
 	case !c.found && c.fills(&s):
 	case c.starved(&s):
 		c.lower(c.recent.rate(), s.Standing)
+	case c.wasted(&s):
+		c.lower(c.recent.rate()*nextGrowthPercent/100, s.Standing)
 	case c.found && c.overloaded(s.Jitter):
 		c.lower(c.full.rate(), s.Standing)
 	case c.samples >= 3 && c.recent.rate() > c.rate && c.saved == 0:
@@ -323,6 +328,14 @@ func (c *Capacity) fills(s *CapacitySample) bool {
 // packets have waited for it all the time.
 func (c *Capacity) starved(s *CapacitySample) bool {
 	return c.samples >= 3 && c.configured == 0 && c.waited >= s.RTT+3*sampleInterval && c.recent.Arrived < c.recent.Sent/100*carriedPercent
+}
+
+// wasted reports whether much less arrives than is sent on a path whose rate is not configured,
+// though packets do not wait for it. That is a policer, which has no queue: retransmissions hide its
+// losses from TCP, which would send as much as before for ever.
+func (c *Capacity) wasted(s *CapacitySample) bool {
+	return c.found && c.configured == 0 && !s.Busy && c.samples >= 3 && time.Duration(c.samples)*sampleInterval >= s.RTT+3*sampleInterval &&
+		c.recent.Sent >= 4*startMinSize && c.recent.Arrived < c.recent.Sent/100*wastedPercent
 }
 
 // behind reports whether there is a queue on a path whose rate is configured.

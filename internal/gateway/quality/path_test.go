@@ -393,6 +393,42 @@ func TestTokenBucket(t *testing.T) {
 	}
 }
 
+// TestPolicedPath: of a path that drops what exceeds its rate, where nothing waits in front of it,
+// a rate that is estimated too high is found within 2 s. One that a transfer does not fill keeps its
+// estimate, and so does one with a tenth of random losses, or that is interrupted for a moment.
+func TestPolicedPath(t *testing.T) {
+	const rate, interval = 20 * unit.MbitPerSecond, 150 * ms
+	for _, tt := range []struct {
+		name             string
+		offered, carried float64 // of the rate
+		loss             float64
+		low, top         float64 // of the estimate
+	}{
+		{"policed", 2, 1, 0, 0.9, 1.3},
+		{"not filled", 0.5, 1, 0, 8, 8},
+		{"random losses", 2, 8, 0.1, 8, 8},
+		{"interrupted", 2, 0, 0, 3.9, 8},
+	} {
+		c := Capacity{found: true, rate: 8 * rate}
+		samples := 13
+		if tt.carried == 0 {
+			samples = 4
+		}
+		for range samples {
+			offered := unit.Bandwidth(tt.offered * float64(rate))
+			sent := min(offered, c.Pace()*pacedPercent/100)
+			c.Update(CapacitySample{
+				Interval: interval, Sent: sent.SizeIn(interval), Busy: offered > sent,
+				Arrived: unit.Bandwidth(min(float64(sent)*(1-tt.loss), tt.carried*float64(rate))).SizeIn(interval),
+				Delays:  Delays{RTT: 20 * ms, Loss: tt.loss},
+			})
+		}
+		if got := float64(c.Value()) / float64(rate); got < tt.low || got > tt.top {
+			t.Errorf("%s: the estimate is %.2f of the rate, want %g to %g", tt.name, got, tt.low, tt.top)
+		}
+	}
+}
+
 // TestProbeOfLongPath: on a path whose round trip takes several samples, a probe waits for what it
 // sent, so that a rate configured 30 % too low is raised within 6 s, and a right one is kept.
 func TestProbeOfLongPath(t *testing.T) {
