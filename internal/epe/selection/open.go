@@ -151,16 +151,16 @@ func (p *parameters) waits(v *view) time.Duration {
 }
 
 // worthwhile reports whether a path would help besides the open ones, and with what delay in
-// seconds. One that was never saturated, and left no queue, is hoped to be as fast as the first
-// one, but that is not to be expected of one beside a fast path: halfway between a typical path and
-// that one, on a logarithmic scale. If the receive window has too little room for that, and does
+// seconds. One that has carried nothing is hoped to be as fast as the first one, but that is not to
+// be expected of one beside a fast path: halfway between a typical path and that one, on a
+// logarithmic scale. If the receive window has too little room for that, and does
 // not grow by slow start, the open paths wait for all of the delay of a typical path, whose rate
 // must be worth that.
 func (c *Connection[K]) worthwhile(now time.Duration, v *view, next *path) (delay float64, ok bool) {
 	repaying := byPolicy[c.Policy].repays
 	hoped, delay := next.capacity, next.delay
 	rate, longer := hoped, delay-v.longest
-	if !next.measured(now) && !next.hasQueue {
+	if next.unmeasured(now) {
 		hoped = max(hoped, c.first.capacity)
 		delay = next.delayAt(hoped)
 		rate = min(hoped, math.Sqrt(hoped*typicalRate))

@@ -46,8 +46,7 @@ type rates struct {
 	used      bool          // the path carried data
 	carriedAt time.Duration // when it did last
 	forgotten int           // how often what it carried was forgotten
-	hasQueue  bool          // its own data has a queue, or had one when it was last in flight
-	burstRate float64       // rate by dispersion at that time
+	burstRate float64       // rate by dispersion when it was last in flight
 	growing   bool          // the rate is not known yet
 	full      bool          // the path was saturated within its last round trip
 	fullAt    time.Duration // when it was saturated last
@@ -196,7 +195,6 @@ func (c *Connection[K]) measureDelay(now time.Duration, p *path, s *Sample[K]) {
 		rtt = s.MinRTT // without the queue of this connection
 	}
 	if s.busy() {
-		p.hasQueue = s.MinRTT > 0 && float64(s.SRTT) > queueFrom*float64(s.MinRTT)
 		p.burstRate = p.dispersion(s.SRTT - s.MinRTT)
 	}
 	// A congestion window that does not limit the path says little: it may be larger than what was
@@ -290,7 +288,7 @@ func (c *Connection[K]) Learned(now time.Duration, k K) (Past, bool) {
 	if p.remembers(now) {
 		past.Rate = p.past.Rate
 	}
-	if past.Burst = p.past.Burst; p.hasQueue {
+	if past.Burst = p.past.Burst; p.used {
 		past.Burst = p.burstRate
 	}
 	return past, true

@@ -48,8 +48,6 @@ var (
 	changeAfter = time.Second
 	// leastShare is the share of the rate of all open paths below which a path rests.
 	leastShare = 0.04
-	// queueFrom is the multiple of the least round-trip time that shows a queue.
-	queueFrom = 1.5
 	// gainLeast is the fraction of the connection's rate before a path was opened below which the
 	// path rests again, harmBelow that below which it does at once.
 	gainLeast = 0.97
@@ -76,7 +74,6 @@ func Constants() []ablation.Constant {
 		ablation.Duration("recent", &recent, Interval),
 		ablation.Duration("changeAfter", &changeAfter, 0),
 		ablation.Number("leastShare", &leastShare, 0),
-		ablation.Number("queueFrom", &queueFrom, 1),
 		ablation.Number("gainLeast", &gainLeast, 0),
 		ablation.Number("harmBelow", &harmBelow, 0),
 		ablation.Number("sufficeBelow", &sufficeBelow, 1),

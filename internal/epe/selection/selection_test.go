@@ -648,8 +648,8 @@ func TestWindowRests(t *testing.T) {
 	}
 }
 
-// TestLeft: what a path carried while it was in slow start is not its rate. A path that was left
-// for a shorter one opens as one of unknown rate.
+// TestLeft: a path that was left in slow start for a shorter one opens once the transfer has lasted
+// for long enough that what it carried so far is worth its delay.
 func TestLeft(t *testing.T) {
 	const ms = time.Millisecond
 	var c Connection[int]
@@ -672,7 +672,7 @@ func TestLeft(t *testing.T) {
 			opened = now
 		}
 	}
-	if opened < 320*ms+saturatedFor || opened > 320*ms+startFor {
+	if opened < 320*ms+saturatedFor || opened > 2*time.Second {
 		t.Errorf("the path opens after %s", opened)
 	}
 }

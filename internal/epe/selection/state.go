@@ -80,7 +80,7 @@ func rest(first time.Duration, before int) time.Duration {
 // they become rarer. A path of which nothing is known is unknown again.
 func (p *path) remember(now time.Duration) {
 	if p.state == stateResting && p.used && !p.remembers(now) && now >= p.until && now-p.carriedAt >= rest(restFirst, p.forgotten) {
-		p.used, p.hasQueue, p.burstRate = false, false, 0
+		p.used, p.burstRate = false, 0
 		p.rate, p.settled, p.whole, p.flight = peak{}, peak{}, peak{}, peak{}
 		p.forgotten++
 	}
