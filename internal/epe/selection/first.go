@@ -27,13 +27,9 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	if was != nil {
 		was.enter(stateResting, Unused)
 	}
-	switch c.first = best; {
-	case was == nil: // another path may become first as soon as it is measured
-		c.keeps = now
-	case best.state == stateUnknown: // its rate is soon measured
-		c.keeps = now + triedFor()
-	default:
-		c.keeps = now + changeAfter
+	c.first, c.keeps = best, now
+	if was != nil && best.state == stateUnknown { // its rate is soon measured
+		c.keeps += triedFor()
 	}
 	best.enter(stateFirst, First)
 	c.saturated, c.suffices = since{}, since{}

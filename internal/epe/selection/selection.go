@@ -44,8 +44,6 @@ var (
 	// kept.
 	measureOver = 200 * time.Millisecond
 	recent      = 2 * time.Second
-	// changeAfter is the least time between changes of the first path.
-	changeAfter = time.Second
 	// leastShare is the share of the rate of all open paths below which a path rests.
 	leastShare = 0.04
 	// gainLeast is the fraction of the connection's rate before a path was opened below which the
@@ -72,7 +70,6 @@ func Constants() []ablation.Constant {
 		ablation.Duration("restFirst", &restFirst, 0),
 		ablation.Duration("measureOver", &measureOver, Interval),
 		ablation.Duration("recent", &recent, Interval),
-		ablation.Duration("changeAfter", &changeAfter, 0),
 		ablation.Number("leastShare", &leastShare, 0),
 		ablation.Number("gainLeast", &gainLeast, 0),
 		ablation.Number("harmBelow", &harmBelow, 0),
