@@ -419,6 +419,11 @@ func (e *Edge) Run(ctx context.Context) (err error) {
 		return errors.Join(err, e.daemon.Close())
 	}
 	defer func() { err = errors.Join(err, e.stopObserver(), e.namespace.Close()) }()
+	if !e.restarted {
+		if err := route.LeaveInitialNumber(); err != nil {
+			e.log.Warn("connections may stall for seconds when routes change", "err", err)
+		}
+	}
 	balancing, stopBalancing := context.WithCancel(ctx)
 	balanced := make(chan struct{})
 	defer func() {

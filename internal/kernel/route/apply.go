@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -92,37 +90,6 @@ func (c *Conn) Apply(ops []Op) []error {
 		c.expireCached()
 	}
 	return errs
-}
-
-// leavesCached reports whether sockets may go on sending along an IPv6 route that the operation
-// deletes, or to a member that it takes from a group. A socket caches its route, and the kernel
-// validates a cached route with a nexthop object by a number that it changes only when an IPv6
-// route is added, in any table (Linux 5.7 and later).
-func leavesCached(op Op) bool {
-	if !op.Delete {
-		_, group := op.Object.(NexthopGroup)
-		return group && op.Old != nil
-	}
-	key := op.Object.Key()
-	return key.class == ClassNexthop || key.class == ClassRoute && key.prefix.Addr().Is6()
-}
-
-// discarded is of the discard-only prefix (RFC 6666).
-var discarded = netip.MustParsePrefix("100::/128")
-
-// expireCached has the kernel look up again all routes that sockets have cached: it adds an IPv6
-// route that no packet takes and deletes it in the same request.
-func (c *Conn) expireCached() {
-	r := Route{Table: MainTable, Dst: discarded, Metric: math.MaxUint32, Kind: Unreachable}
-	add := putRoute(nil, r, unix.RTPROT_BOOT, 0, 0, false)
-	remove := putRoute(nil, r, unix.RTPROT_BOOT, 0, 0, true)
-	steps := []step{
-		{msg: message(unix.RTM_NEWROUTE, netlink.Create|netlink.Replace, add)},
-		{msg: message(unix.RTM_DELROUTE, 0, remove), gone: true},
-	}
-	errs := make([]error, 1)
-	// An error concerns the request as a whole, as does that of the next one.
-	c.send([]Op{{Object: r}}, steps, errs)
 }
 
 // takeOver replaces objects of the same owner that prevented an addition.

@@ -385,6 +385,65 @@ func TestKernelCachedRoutes(t *testing.T) {
 	}
 }
 
+// TestKernelDiscardedRoutes: no socket sends along a route that the kernel has discarded, whatever
+// number the initial network namespace has, if that is below a few thousand. If it happens to be
+// the one that a namespace is moved to, it is not when that is moved twice.
+func TestKernelDiscardedRoutes(t *testing.T) {
+	sent := 0
+	for moves := 1; moves <= 2; moves++ {
+		if sent = sentAlongDiscarded(t, moves); sent == 0 {
+			return
+		}
+	}
+	t.Errorf("the kernel drops what %d sockets send along a deleted route", sent)
+}
+
+// sentAlongDiscarded returns how many sockets send along a route after its nexthop object was
+// deleted, of many that cached it under successive numbers.
+func sentAlongDiscarded(t *testing.T, moves int) (sent int) {
+	const sockets, discardedAfter = 200, 200 * time.Millisecond
+	l := newLab(t)
+	nexthop := route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")}
+	missing := route.Op{Protocol: route.Edge, Delete: true, Object: route.Route{Dst: pfx("2001:db8:3::/64"), Link: "a0"}.Normal()}
+	l.add(route.Address{Prefix: pfx("2001:db8:1::10/64"), Link: "a0"}, route.Route{Dst: pfx("fd00:1::/32"), Link: "a0"})
+	l.in(func() error {
+		for range moves {
+			if err := route.LeaveInitialNumber(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	l.must(route.Op{Protocol: route.Edge, Object: nexthop}, route.Op{Protocol: route.Edge, Object: route.Route{Dst: pfx("2001:db8:2::/64"), NexthopID: 7}.Normal()})
+	l.in(func() error {
+		var conns []net.Conn
+		defer func() {
+			for _, c := range conns {
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		for range sockets {
+			c, err := net.Dial("udp", "[2001:db8:2::1]:9")
+			if err != nil {
+				return err
+			}
+			conns = append(conns, c)
+			l.must(missing) // another number
+		}
+		l.must(route.Op{Protocol: route.Edge, Delete: true, Object: nexthop})
+		time.Sleep(discardedAfter)
+		for _, c := range conns {
+			if _, err := c.Write([]byte("x")); !errors.Is(err, unix.ENETUNREACH) {
+				sent++
+			}
+		}
+		return nil
+	})
+	return sent
+}
+
 // TestKernelUnresolvedSID: a SID that was resolved as a neighbor in vain does not have a host that
 // does not forward skip the routes through its nexthop object.
 func TestKernelUnresolvedSID(t *testing.T) {
