@@ -149,6 +149,9 @@ func (x *sessionState) count(now time.Duration) {
 		x.contested = now
 	}
 	if !within(x.begun[manySessions-1], manyWithin) {
+		if !within(x.again, manyWithin) {
+			x.again = 0
+		}
 		return
 	}
 	x.again = now

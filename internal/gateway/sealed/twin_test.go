@@ -37,6 +37,12 @@ func TestSessionsBeginAgain(t *testing.T) {
 	if reason() != "" {
 		t.Errorf("two minutes later: %q", reason())
 	}
+	s.run(time.Hour)
+	s.cut = map[[2]int]bool{{0, 0}: true}
+	s.run(5 * time.Second)
+	if reason() == tooMany {
+		t.Errorf("without the peer, an hour later: %q", reason())
+	}
 }
 
 // TestTwin: once sessions with a key begin again and again, the gateway that has one keeps it, with
