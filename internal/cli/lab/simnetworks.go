@@ -162,9 +162,13 @@ func (a *app) simulateNetworks(c *cobra.Command, f simNetworksFlags) error {
 		})
 	}
 	if f.objects > 0 {
-		return a.printObjects(networks.RunObjects(networks.ObjectOptions{
+		all, err := networks.RunObjects(c.Context(), networks.ObjectOptions{
 			Seed: f.seed, Networks: cmp.Or(f.many, defaultObjectNetworks), Size: 1000 * float64(f.objects), Length: time.Hour, Explore: f.explore,
-		}))
+		})
+		if err != nil {
+			return &cli.Failure{What: "simulate networks", Why: cli.ErrInterrupted}
+		}
+		return a.printObjects(all)
 	}
 	kinds := networks.Nine
 	if f.many > 0 {

@@ -1,6 +1,8 @@
 package networks
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -87,7 +89,10 @@ func TestShort(t *testing.T) {
 func TestObjects(t *testing.T) {
 	for _, size := range []float64{10e3, 100e3, 300e3} {
 		var best, first, rest, tried float64
-		all := RunObjects(ObjectOptions{Seed: 3, Networks: 30, Size: size, Length: 30 * time.Minute, Explore: 0.1})
+		all, err := RunObjects(t.Context(), ObjectOptions{Seed: 3, Networks: 30, Size: size, Length: 30 * time.Minute, Explore: 0.1})
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, o := range all {
 			best, first, rest, tried = best+o.Best/30, first+o.First/30, rest+o.Rest/30, max(tried, o.Tried)
 		}
@@ -95,9 +100,19 @@ func TestObjects(t *testing.T) {
 			t.Errorf("%.0f bytes: %.3f and %.3f times as long as over the better path, %.3f over the best path; tried %.3f", size, first, rest, best, tried)
 		}
 	}
-	for _, o := range RunObjects(ObjectOptions{Seed: 3, Networks: 5, Size: 10e3, Length: 10 * time.Minute}) {
+	o := ObjectOptions{Seed: 3, Networks: 5, Size: 10e3, Length: 10 * time.Minute}
+	all, err := RunObjects(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range all {
 		if o.Tried > 0 || o.Changes > 0 {
 			t.Errorf("tried without a share to explore: %+v", o)
 		}
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := RunObjects(ended, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("after an interrupt: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package networks
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -53,14 +54,18 @@ type Objects struct {
 	Changes int
 }
 
-// RunObjects has the connections of drawn networks with two egress peers, each with an object.
-func RunObjects(o ObjectOptions) []Objects {
+// RunObjects has the connections of drawn networks with two egress peers, each with an object. If ctx
+// ends, it returns its error.
+func RunObjects(ctx context.Context, o ObjectOptions) ([]Objects, error) {
 	all := make([]Objects, o.Networks)
 	for i := range all {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		w := newObjectWorld(o, i)
 		all[i] = w.run(o)
 	}
-	return all
+	return all, nil
 }
 
 // objectWorld is a network. Its modes are best and single, and spread, in which each connection has
