@@ -159,7 +159,8 @@ struct began {
 	__u64 ns;
 	__u64 jiffies;
 	__u32 bulk; /* it was reported as such */
-	/* At the first acknowledgment of an object: the bytes acknowledged, chrono_start and chrono_stat. */
+	/* At the first acknowledgment of an object: the bytes acknowledged, modulo 2^32, chrono_start, 0 if
+	 * there is no such object, and chrono_stat. */
 	__u32 acked;
 	__u32 start;
 	__u32 stat[3];
@@ -260,7 +261,7 @@ static __always_inline void send_report(const struct tcp_sock *tp, const struct 
 		r->buffer_us = buffer * jiffy;
 	}
 	if (kind == OBJECT)
-		r->acked -= began->acked;
+		r->acked = (__u32)r->acked - began->acked;
 	r->srtt_us = tp->srtt_us >> 3;
 	r->min_rtt_us = tp->rtt_min.s[0].v;
 	r->sent = tp->data_segs_out;
@@ -295,7 +296,8 @@ static __always_inline void examine(const struct tcp_sock *tp, struct began *beg
 			began->objects = 1;
 		}
 	}
-	began->start = tp->chrono_start;
+	/* Where all was acknowledged at once, that interval is over, and the next one is not known. */
+	began->start = chrono_type(tp) == BUSY ? tp->chrono_start : 0;
 	began->acked = acked;
 	began->stat[0] = tp->chrono_stat[0];
 	began->stat[1] = tp->chrono_stat[1];

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -31,6 +32,7 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/testkit/accessor"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -258,6 +260,124 @@ func TestObjects(t *testing.T) {
 		if r := w.next(Closed, server); !r.Objects || r.Acked < 5*size {
 			t.Errorf("closed: %+v", r)
 		}
+	}
+}
+
+// slowPair returns the ends of a connection and shape, which limits the rate of loopback: without it
+// the first acknowledgment of an object is of all of it.
+func (w *watching) slowPair() (server, client *net.TCPConn, shape func()) {
+	w.t.Helper()
+	tc := programs.Need(w.t, "tc")
+	var l net.Listener
+	var c net.Conn
+	netnstest.Do(w.t, w.ns, func() (err error) {
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
+		c, err = net.Dial("tcp", l.Addr().String())
+		return err
+	})
+	defer l.Close()
+	s, err := l.Accept()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		c.Close()
+		s.Close()
+	})
+	return s.(*net.TCPConn), c.(*net.TCPConn), func() {
+		netnstest.Do(w.t, w.ns, func() error {
+			return exec.Command(tc, "qdisc", "add", "dev", "lo", "root", "tbf", "rate", "400mbit", "burst", "100kb", "latency", "1s").Run()
+		})
+	}
+}
+
+// objects has a server send objects of these sizes in turn for a while, or until one is reported.
+func (w *watching) objects(server, client net.Conn, sizes []int, most time.Duration) (r Report, ok bool) {
+	w.t.Helper()
+	for began, i := time.Now(), 0; time.Since(began) < most; i++ {
+		b := make([]byte, sizes[i%len(sizes)])
+		if _, err := server.Write(b); err != nil {
+			w.t.Fatal(err)
+		}
+		if _, err := io.ReadFull(client, b); err != nil {
+			w.t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		for len(w.reports) > 0 {
+			if r = <-w.reports; r.Kind == Object {
+				return r, true
+			}
+		}
+	}
+	return r, false
+}
+
+// TestObjectsAfterMuch: an object of a connection that has carried more than 4 GiB has its own bytes.
+func TestObjectsAfterMuch(t *testing.T) {
+	w := watch(t)
+	const much, size = 4<<30 + 1<<20, 500_000
+	server, client, shape := w.slowPair()
+	memory, err := unix.MemfdCreate("much", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(memory), "much")
+	defer file.Close()
+	if err := file.Truncate(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := client.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	received := 0
+	read := make(chan error, 1)
+	go func() {
+		b := make([]byte, 1<<20)
+		read <- raw.Read(func(fd uintptr) bool {
+			for received < much {
+				n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_TRUNC) // copies nothing
+				if err != nil || n == 0 {
+					return !errors.Is(err, unix.EAGAIN)
+				}
+				received += n
+			}
+			return true
+		})
+	}()
+	for sent := 0; sent < much; sent += 1 << 20 {
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(server, file); err != nil { // by sendfile
+			t.Fatal(err)
+		}
+	}
+	if err := <-read; err != nil || received != much {
+		t.Fatalf("%d bytes received, %v", received, err)
+	}
+	shape()
+	w.objects(server, client, []int{size}, 2*time.Second) // it may be of what came before
+	if r, ok := w.objects(server, client, []int{size}, 10*time.Second); !ok || r.Acked > 2*size {
+		t.Errorf("object: %t, %+v", ok, r)
+	}
+}
+
+// TestObjectsAcknowledgedAtOnce: what begins after an object whose first acknowledgment was of all of
+// it is not reported as one that took no time.
+func TestObjectsAcknowledgedAtOnce(t *testing.T) {
+	w := watch(t)
+	server, client, shape := w.slowPair()
+	shape()
+	for range 2 {
+		if r, ok := w.objects(server, client, []int{30_000, 500_000}, 4*time.Second); ok && r.Busy == 0 {
+			t.Errorf("object: %+v", r)
+		}
+	}
+	if r, ok := w.objects(server, client, []int{500_000}, 10*time.Second); !ok || r.Busy == 0 {
+		t.Errorf("object: %t, %+v", ok, r)
 	}
 }
 
