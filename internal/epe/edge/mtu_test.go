@@ -96,6 +96,14 @@ func TestAutoUnfit(t *testing.T) {
 	a = newAutoEgress(t, false)
 	a.auto.table.SetExplore(0.1)
 	a.observed([]outcome.Report{a.report(outcome.Unfit, autoNetwork, 0)})
+	a.wait(time.Hour)
+	a.observed([]outcome.Report{a.report(outcome.Unfit, autoNetwork, 0)})
+	if bulk(); a.auto.busy() {
+		t.Error("modes are compared beside QUIC an hour later")
+	}
+	a = newAutoEgress(t, false)
+	a.auto.table.SetExplore(0.1)
+	a.observed([]outcome.Report{a.report(outcome.Unfit, autoNetwork, 0)})
 	a.wait(20 * time.Second)
 	if bulk(); a.auto.busy() {
 		t.Error("modes are compared beside QUIC")

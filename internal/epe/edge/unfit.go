@@ -10,7 +10,8 @@ const (
 	// unfitFor is for how long a network is left where it is after such a packet: for as long as
 	// servers keep connections without any.
 	unfitFor = 30 * time.Second
-	// mostUnfit bounds that of a network: what lasts longer may be no QUIC.
+	// mostUnfit bounds that of a network: what lasts longer may be no QUIC. After as long without
+	// such a packet, another one is of another connection.
 	mostUnfit = 10 * time.Minute
 )
 
@@ -19,7 +20,7 @@ type unfit struct{ first, last time.Time }
 
 // sawUnfit records that a network has such packets.
 func (n *delivered) sawUnfit(now time.Time) {
-	if n.unfit == nil {
+	if n.unfit == nil || now.Sub(n.unfit.last).Abs() >= mostUnfit {
 		n.unfit = &unfit{first: now}
 	}
 	n.unfit.last = now
