@@ -59,7 +59,8 @@ type smallGroup struct {
 }
 
 // Add adds a connection that had data in flight for some time, and lasted longer. One in another
-// mode than those before makes them not count. It reports whether a group is complete.
+// mode than those before makes them not count. It reports whether a group is complete: all that are
+// reported at once are of one, or the time in which a group ends would not be known.
 func (s *Small) Add(now time.Time, m Mode, bytes uint64, took, lasted time.Duration) (complete bool) {
 	if s.mode != m {
 		*s = Small{mode: m}
@@ -74,7 +75,7 @@ func (s *Small) Add(now time.Time, m Mode, bytes uint64, took, lasted time.Durat
 	}
 	s.group.round += round
 	s.group.bytes += float64(bytes)
-	return s.group.n >= SmallGroup
+	return s.group.n >= SmallGroup && !now.Equal(s.group.since)
 }
 
 // bounded returns the time of a connection for each round trip of slow start.
