@@ -73,6 +73,7 @@ func TestTablesFitTerminal(t *testing.T) {
 		{"sim", "networks", "--many", "2", "--runs", "1", "--connections", "101"},
 		{"sim", "networks", "--links", "2", "--runs", "1", "--many", "10"},
 		{"sim", "networks", "--spray", "1"},
+		{"sim", "networks", "--objects", "100", "--many", "1"},
 		{"sim", "worlds", "--count", "1", "--packets", "1000", "--worst", "0"},
 	} {
 		for _, columns := range []uint16{80, 60} {

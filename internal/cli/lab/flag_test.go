@@ -117,3 +117,15 @@ func refuses(t *testing.T, run func(context.Context, cli.Options) int, path, fla
 		t.Errorf("%s %s=%s: %s", path, flag, value, text)
 	}
 }
+
+// TestObjectFlags: flags that have no effect with --objects are refused.
+func TestObjectFlags(t *testing.T) {
+	for _, flag := range []string{"--runs=3", "--connections=200", "--change-every=150", "--start=best"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var out, err bytes.Buffer
+		if code := Run(ctx, cli.Options{Args: []string{"sim", "networks", "--objects=100", flag}, Out: &out, Err: &err}); code != 2 || !strings.Contains(err.String(), "goes with none of") {
+			t.Errorf("%s: exit code %d, %q", flag, code, err.String())
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -137,6 +138,8 @@ func (f simNetworksFlags) check(c *cobra.Command) error {
 		return cli.Usage(c, fmt.Errorf("--objects must be from 1 to 1000, got %d", f.objects))
 	case f.objects > 0 && (f.short || f.spray > 0 || f.links > 0):
 		return cli.Usage(c, errors.New("--objects goes with none of --short, --spray and --links"))
+	case f.objects > 0 && slices.ContainsFunc([]string{"runs", "connections", "change-every", "start"}, c.Flags().Changed):
+		return cli.Usage(c, errors.New("--objects goes with none of --runs, --connections, --change-every and --start: each network has one hour, and begins with the best path"))
 	case f.spray < 0 || f.spray > 10_000:
 		return cli.Usage(c, fmt.Errorf("--spray must be from 0 to 10000, got %d", f.spray))
 	}
