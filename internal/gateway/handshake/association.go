@@ -227,9 +227,13 @@ func push[T any](list []T, v T, most int) []T {
 	return append(list, v)
 }
 
+// Stale reports whether an initiation is no later than one that was answered, as one that is
+// replayed.
+func (a *Association) Stale(r *Request) bool { return bytes.Compare(r.Time[:], a.lastHeard[:]) <= 0 }
+
 // Answer answers an initiation of the peer. The session becomes one of the next ones.
 func (a *Association) Answer(r *Request, message []byte, now time.Duration) (*Session, []byte, error) {
-	if bytes.Compare(r.Time[:], a.lastHeard[:]) <= 0 {
+	if a.Stale(r) {
 		return nil, nil, ErrStale
 	}
 	if !a.answers.Take(now, answerRate, answerBurst) {

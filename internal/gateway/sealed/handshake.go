@@ -227,7 +227,7 @@ func (p *Plane) answer(h handshakeMessage) error {
 		return handshake.ErrRefused
 	}
 	now := p.now()
-	if r.session.refuses(place{h.line, h.from}, now) {
+	if !r.session.assoc.Stale(request) && r.session.refuses(place{h.line, h.from}, now) {
 		return handshake.ErrRefused
 	}
 	s, response, err := r.session.assoc.Answer(request, h.message, now)

@@ -1,12 +1,14 @@
 package sealed
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
@@ -66,6 +68,7 @@ func TestTwin(t *testing.T) {
 	for range contestedSessions {
 		again(t, a, b)
 	}
+	replayed(t, a, b)
 	epoch := b.plane.Status().Peers[0].Epoch
 	twin.run()
 	refused := func() uint64 { return b.plane.Status().Dropped["handshake refused"] }
@@ -76,6 +79,22 @@ func TestTwin(t *testing.T) {
 	again(t, a, b)
 	a.crash()
 	twin.up(1)
+}
+
+// replayed checks that an old initiation that is replayed from elsewhere is not one of a twin.
+func replayed(t *testing.T, a, b *gateway) {
+	t.Helper()
+	old := newPeer(a.plane, a.key, a.state.Peers[0])
+	old.session.assoc.Want(0)
+	message, err := old.session.assoc.Advance(0, time.Now().Add(-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := b.plane.peers[a.key.Public()]
+	h := handshakeMessage{line: r.links[0].line, message: message, from: netip.MustParseAddrPort("203.0.113.1:4790")}
+	if err := b.plane.answer(h); !errors.Is(err, handshake.ErrStale) {
+		t.Errorf("a replayed initiation: %v", err)
+	}
 }
 
 // again has a gateway begin another session.
