@@ -177,10 +177,11 @@ func (p *Proxy) release() error {
 
 // Conditions implements daemon.Conditioned.
 func (p *Proxy) Conditions() []condition.Condition {
+	list := []condition.Condition{condition.Tracked()}
 	if all, _ := p.wanted.count(); all == 0 {
-		return nil
+		return list
 	}
-	return []condition.Condition{{
+	return append(list, condition.Condition{
 		Name: "captures", Good: "connections of transparent listeners are captured",
 		Examine: func() ([]health.Problem, error) {
 			n, present, err := nft.Captures()
@@ -194,7 +195,7 @@ func (p *Proxy) Conditions() []condition.Condition {
 			}}, nil
 		},
 		Restore: p.wanted.restore,
-	}, p.wanted.accepted(), condition.Cookies()}
+	}, p.wanted.accepted(), condition.Cookies())
 }
 
 // accepted is that no firewall of the host drops what is captured: it would have been forwarded, and

@@ -113,7 +113,7 @@ func Examine(daemons []string) []Finding {
 	of([]string{role.Edge, role.Proxy, controls}, congestionControls(), coupledControls(), listenersControl(congestion.Host{}))
 	of([]string{role.ASBR, role.Router}, OfCondition(condition.Forwarding(bgp.IPv6)))
 	of([]string{role.ASBR, role.Router, role.Gateway}, OfCondition(condition.Forwarding(bgp.IPv4)))
-	of([]string{role.Gateway}, OfCondition(condition.Tracked()))
+	of([]string{role.ASBR, role.Edge, role.Gateway, role.Proxy, role.Router}, OfCondition(condition.Tracked()))
 	of([]string{role.ASBR, role.Gateway}, reversePath())
 	of([]string{role.ASBR}, ipv4Routes())
 	of([]string{role.Edge}, listeners(listening, processes), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), reports())

@@ -150,7 +150,7 @@ func (c *Config) conditions(core []string) []condition.Condition {
 		list = append(list, condition.Marks(m))
 	}
 	return append(list, condition.ReversePath(ipv4...), condition.Forwarded(c.versions(), slices.Concat(all, core)...),
-		condition.Unique(slices.Concat(all, core)...))
+		condition.Unique(slices.Concat(all, core)...), condition.Tracked())
 }
 
 // Conditions implements daemon.Conditioned.

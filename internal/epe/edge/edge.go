@@ -712,7 +712,7 @@ func (c *Config) conditions() []condition.Condition {
 		}
 	}
 	// SRv6 is IPv6, whatever the packets of clients are.
-	return []condition.Condition{condition.IPv6(links...), condition.Unique(links...), condition.Unclaimed(links...)}
+	return []condition.Condition{condition.IPv6(links...), condition.Unique(links...), condition.Unclaimed(links...), condition.Tracked()}
 }
 
 // Conditions implements daemon.Conditioned. The path manager and the endpoints are the edge's own.

@@ -147,7 +147,7 @@ func (c *Config) conditions() []condition.Condition {
 		}
 		list = append(list, condition.Forwarding(v, links...))
 	}
-	return append(list, condition.Forwarded(c.versions(), links...), condition.Unique(links...))
+	return append(list, condition.Forwarded(c.versions(), links...), condition.Unique(links...), condition.Tracked())
 }
 
 // Conditions implements daemon.Conditioned.
