@@ -40,6 +40,9 @@ type cache struct {
 	known   bool
 	session uint16
 	timers  timers // as configured or as the cache said
+	// excess are the last intervals of the cache that were out of bounds and logged. Routinator
+	// sends a refresh interval of 0 s before each of its validations, which is every ten minutes.
+	excess timers
 
 	// The results.
 	connected bool
@@ -324,7 +327,8 @@ func (q *query) complete(p pdu) error {
 	q.update, q.asking, q.known = nil, false, true
 	q.answer.Stop()
 	if q.version > 0 {
-		if q.timers = p.timers.bounded(); q.timers != p.timers {
+		if q.timers = p.timers.bounded(); q.timers != p.timers && q.excess != p.timers {
+			q.excess = p.timers
 			q.log.Warn("rpki cache has intervals out of bounds", "refresh", p.timers.refresh, "retry", p.timers.retry, "expire", p.timers.expire)
 		}
 	}

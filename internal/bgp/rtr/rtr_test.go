@@ -108,6 +108,7 @@ type world struct {
 	dialed  map[netip.AddrPort]chan net.Conn
 	refused sync.Map // addresses
 	changes chan *policy.VRPs
+	logged  bytes.Buffer // read it after synctest.Wait
 	stop    func()
 }
 
@@ -118,7 +119,7 @@ func play(t *testing.T, conf Config) *world {
 	}
 	var err error
 	w.Client, err = New(Options{
-		Config: conf, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Changed: func(v *policy.VRPs) { w.changes <- v },
+		Config: conf, Log: slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &w.logged), nil)), Changed: func(v *policy.VRPs) { w.changes <- v },
 		dial: func(_ context.Context, address netip.AddrPort) (net.Conn, error) {
 			if _, refused := w.refused.Load(address); refused {
 				return nil, errors.New("refused")
@@ -415,6 +416,33 @@ func TestIntervals(t *testing.T) {
 		w.want()
 		if d := time.Since(start); d != minExpire {
 			t.Errorf("expired after %s", d)
+		}
+	})
+}
+
+// TestIntervalsAreLoggedOnce: a cache that sends the same intervals out of bounds now and then, as
+// Routinator does, is logged once.
+func TestIntervalsAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := play(t, single())
+		defer w.stop()
+		c := w.cache(0)
+		for serial, refresh := range []uint32{0, 600, 0, 600, 0} {
+			c.query()
+			c.response()
+			if serial == 0 {
+				c.prefix(one, 1)
+			}
+			b := binary.BigEndian.AppendUint32(header(1, typeEndOfData, 7, 24), uint32(serial))
+			for _, seconds := range []uint32{refresh, 600, 7200} {
+				b = binary.BigEndian.AppendUint32(b, seconds)
+			}
+			c.send(b)
+		}
+		w.want(one)
+		synctest.Wait()
+		if n := strings.Count(w.logged.String(), "out of bounds"); n != 1 {
+			t.Errorf("logged %d times", n)
 		}
 	})
 }
