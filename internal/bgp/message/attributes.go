@@ -28,6 +28,11 @@ const (
 	attrLarge           = 32 // RFC 8092
 	attrOnlyToCustomer  = 35 // RFC 9234
 	attrPrefixSID       = 40 // RFC 8669
+
+	// Attributes that are passed on as unknown ones, but not whatever another AS sends.
+	attrPMSITunnel   = 22 // RFC 6514
+	attrTunnelEncap  = 23 // RFC 9012
+	attrExtendedIPv6 = 25 // RFC 5701
 )
 
 // Attribute flags (RFC 4271 section 4.3).

@@ -396,6 +396,14 @@ func (d *Decoder) unknown(a attribute, whole []byte) error {
 	switch {
 	case a.flags&flagOptional == 0:
 		return refuse(CodeUpdate, SubcodeUnknownWellKnown, bytes.Clone(whole), "unknown well-known attribute %d", a.kind)
+	case !d.internal && (a.kind == attrPMSITunnel || a.kind == attrTunnelEncap):
+		// Tunnels of another AS are none of ours: RFC 9012 section 11 requires that Tunnel
+		// Encapsulation is filtered, and routes of the families here have no PMSI tunnel. FRR 8.4
+		// resets the session on which it receives a malformed one.
+		d.fault(a.kind, Discarded, "from an external neighbor")
+	case a.kind == attrExtendedIPv6 && a.flags&flagTransitive != 0 && (len(a.value) == 0 || len(a.value)%20 != 0):
+		// RFC 7606 section 7.15. FRR 8.4 resets the session here, too.
+		d.fault(a.kind, TreatedAsWithdraw, fmt.Sprintf("length %d", len(a.value)))
 	case a.flags&flagTransitive != 0:
 		a.flags = flagOptional | flagTransitive | flagPartial
 		d.attrs = append(d.attrs, a)

@@ -121,6 +121,12 @@ func TestMalformedAttributes(t *testing.T) {
 		{"only to customer of 3 bytes", slices.Concat(good, raw(0xc0, attrOnlyToCustomer, 0, 0, 1)), withdraw, withdraw},
 
 		{"prefix SID", slices.Concat(good, prefixSID(goodService)), accept, discard},
+		{"IPv6 extended communities", slices.Concat(good, raw(0xc0, attrExtendedIPv6, make([]byte, 40)...)), accept, accept},
+		{"IPv6 extended communities malformed", slices.Concat(good, raw(0xc0, attrExtendedIPv6, 0, 1)), withdraw, withdraw},
+		{"IPv6 extended communities empty", slices.Concat(good, raw(0xc0, attrExtendedIPv6)), withdraw, withdraw},
+		{"tunnel encapsulation malformed", slices.Concat(good, raw(0xc0, attrTunnelEncap, 0, 1, 0, 4, 1)), accept, discard},
+		{"PMSI tunnel malformed", slices.Concat(good, raw(0xc0, attrPMSITunnel, 0)), accept, discard},
+		{"tunnel encapsulation well-known", slices.Concat(good, raw(0x40, attrTunnelEncap, 0)), reset, reset},
 		{"prefix SID malformed", slices.Concat(good, raw(0xc0, attrPrefixSID, 5, 0, 9)), discard, discard},
 		{"prefix SID well-known", slices.Concat(good, raw(0x40, attrPrefixSID, goodService...)), withdraw, discard},
 
