@@ -25,6 +25,7 @@ func TestJoinAtSecondAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	netnstest.AwaitLocal(t, "", netip.MustParseAddr("fd01::1"), netip.MustParseAddr("fd01::2"))
 	for _, tt := range []struct{ network, from, to string }{
 		{"udp", "127.0.0.1", "127.0.0.2"}, {"udp4", "127.0.0.1", "127.0.0.2"}, {"udp", "fd01::1", "fd01::2"},
 	} {

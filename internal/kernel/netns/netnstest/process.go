@@ -4,7 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // inOwnNamespace is set in the child process, which has its own network namespace.
@@ -113,21 +114,46 @@ func setUpLoopback(addresses []string) error {
 			return err
 		}
 	}
-	// The kernel adds the routes to IPv6 addresses a moment later.
-	for deadline := time.Now().Add(5 * time.Second); len(addresses) > 0; time.Sleep(time.Millisecond) {
-		ip, _, err := net.ParseCIDR(addresses[len(addresses)-1])
+	for _, a := range addresses {
+		prefix, err := netip.ParsePrefix(a)
 		if err != nil {
 			return err
 		}
-		conn, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: ip, Port: 9})
-		if err == nil {
-			return conn.Close()
-		}
-		if time.Now().After(deadline) {
+		if err := awaitLocal(prefix.Addr()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// AwaitLocal waits until packets to addresses of a namespace are delivered there, or in that of the
+// calling thread if it has no name. The kernel adds the local route to an IPv6 address a moment
+// later than the address, and a UDP socket that is connected before that, over the route to the
+// prefix, keeps a route that discards all that it sends.
+func AwaitLocal(t testing.TB, namespace string, addresses ...netip.Addr) {
+	t.Helper()
+	for _, a := range addresses {
+		f := func() error { return awaitLocal(a) }
+		if namespace == "" {
+			if err := f(); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		Do(t, namespace, f)
+	}
+}
+
+func awaitLocal(a netip.Addr) error {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		routes, err := netlink.RouteGet(a.AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("no local route to %v: %v, %w", a, routes, err)
+		}
+	}
 }
 
 // NeedIsolation skips a test that needs the namespace of Isolate and does not have it, or fails it
