@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -124,33 +125,37 @@ func Monitor(t testing.TB, namespace string) (end func() string) {
 	cmd := exec.Command(programs.Need(t, "ip"), "-6", "-rcvbuf", strconv.Itoa(monitorBuffer), "monitor", "route", "rule", "nexthop")
 	cmd.Stdout, cmd.Stderr = file, file
 	Start(t, namespace, cmd)
-	listens := func(s netlinkSocket) bool { return s.groups&nexthopGroup != 0 }
-	read := func(s netlinkSocket) bool { return listens(s) && s.queued == 0 && sleeps(t, cmd.Process.Pid) }
-	wait := func(what string, ok func(netlinkSocket) bool) {
+	wait := func(what string, ok func() bool) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-			for _, s := range netlinkSockets(t, namespace) {
-				if s.port == cmd.Process.Pid && ok(s) {
-					return
-				}
-			}
+		for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("ip monitor: %s", what)
 			}
 		}
 	}
-	wait("it does not listen", listens)
+	wait("it does not listen", func() bool {
+		return slices.ContainsFunc(netlinkSockets(t, namespace), func(s netlinkSocket) bool {
+			return s.port == cmd.Process.Pid && s.groups&nexthopGroup != 0
+		})
+	})
 	return func() string {
 		t.Helper()
-		wait("it does not read what it is told", read)
-		b, err := os.ReadFile(file.Name())
-		if err == nil {
-			err = cmd.Process.Kill()
-		}
-		if err != nil {
+		// The kernel reports changes in their order, so after this one all others are printed.
+		last := "from 2001:db8:ffff::ffff lookup main pref " + lastRule
+		IP(t, namespace, "rule add "+last+"; rule del "+last)
+		var text string
+		wait("it does not print the last change", func() (printed bool) {
+			b, err := os.ReadFile(file.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _, printed = strings.Cut("\n"+string(b), "\n"+lastRule+":")
+			return printed
+		})
+		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		return string(b)
+		return text
 	}
 }
 
@@ -159,12 +164,14 @@ const (
 	monitorBuffer = 4 << 20
 	// nexthopGroup is the bit of RTNLGRP_NEXTHOP, the last group that ip monitor joins.
 	nexthopGroup = 1 << 31
+	// lastRule is the preference of a rule that no test has.
+	lastRule = "4294967"
 )
 
 // netlinkSocket is a row of /proc/net/netlink.
 type netlinkSocket struct {
-	port, queued int // the process that owns it; bytes that it has not read
-	groups       uint64
+	port   int // the process that owns it
+	groups uint64
 }
 
 func netlinkSockets(t testing.TB, namespace string) (all []netlinkSocket) {
@@ -173,31 +180,19 @@ func netlinkSockets(t testing.TB, namespace string) (all []netlinkSocket) {
 		b, err := os.ReadFile("/proc/thread-self/net/netlink")
 		for line := range strings.Lines(string(b)) {
 			f := strings.Fields(line)
-			if len(f) < 5 || f[1] != "0" { // NETLINK_ROUTE
+			if len(f) < 4 || f[1] != "0" { // NETLINK_ROUTE
 				continue
 			}
 			var s netlinkSocket
-			var e1, e2, e3 error
+			var e1, e2 error
 			s.port, e1 = strconv.Atoi(f[2])
 			s.groups, e2 = strconv.ParseUint(f[3], 16, 32)
-			s.queued, e3 = strconv.Atoi(f[4])
-			err = errors.Join(err, e1, e2, e3)
+			err = errors.Join(err, e1, e2)
 			all = append(all, s)
 		}
 		return err
 	})
 	return all
-}
-
-// sleeps reports whether a process waits for something.
-func sleeps(t testing.TB, pid int) bool {
-	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, state, _ := strings.Cut(string(b), ") ")
-	return strings.HasPrefix(state, "S")
 }
 
 // Socket is a TCP socket; a subflow is one, an MPTCP connection is not.
