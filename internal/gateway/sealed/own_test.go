@@ -83,10 +83,13 @@ func TestFormerPrefix(t *testing.T) {
 		a.state.Peers[0].Endpoints = append(a.state.Peers[0].Endpoints, netip.MustParseAddrPort(fmt.Sprintf("[fd01:%d::2]:4790", i)))
 	}
 	for _, g := range []*gateway{a, b} {
-		g.prepare = func(p *Plane) { p.turnAfter = time.Second }
 		g.run()
 	}
 	a.up(2)
+	// Only from here on, and not so soon that a busy machine has the other line seem dead.
+	a.plane.mu.Lock()
+	a.plane.turnAfter = 2 * time.Second * sourceShare
+	a.plane.mu.Unlock()
 	netnstest.Do(t, b.namespace, func() error {
 		return exec.Command(nft, `add table inet f; add chain inet f in { type filter hook prerouting priority 0; }; add rule inet f in ip6 saddr fd01:0::1 udp dport 4790 drop`).Run()
 	})
