@@ -739,9 +739,9 @@ func TestUnacknowledged(t *testing.T) {
 				_, _ = c.Write(packet) // nobody listens: it may fail
 			}
 		}
-		send(200)
 		var r Report
 		for until := time.Now().Add(time.Minute); r.Kind != Unacknowledged; {
+			send(200)
 			// On a busy machine a pause may be longer than wanted, and the next one not twice as long: then
 			// from the start.
 			last, gap := time.Now(), 25*time.Millisecond
@@ -754,13 +754,16 @@ func TestUnacknowledged(t *testing.T) {
 			}
 			select {
 			case r = <-w.reports:
-			case <-time.After(100 * time.Millisecond):
+			case <-time.After(time.Second): // what is sent earlier ends what a late report is about
 			}
 			if time.Now().After(until) {
 				t.Fatal("no report")
 			}
 		}
-		if r.Local != c.LocalAddr().(*net.UDPAddr).AddrPort() || r.Remote.String() != to || r.Retries != 2 {
+		own := func(r Report) bool {
+			return r.Kind == Unacknowledged && r.Local == c.LocalAddr().(*net.UDPAddr).AddrPort() && r.Remote.String() == to && r.Retries >= 2
+		}
+		if !own(r) {
 			t.Errorf("report %+v", r)
 		}
 		waits := 0
@@ -771,9 +774,12 @@ func TestUnacknowledged(t *testing.T) {
 		}); err != nil || waits != 1 {
 			t.Errorf("%d such flows, %v", waits, err)
 		}
-	}
-	if n := len(w.reports); n > 0 {
-		t.Errorf("%d more reports: %+v", n, <-w.reports)
+		// A report that comes late, or a pause that was long, has others of the same flow follow.
+		for len(w.reports) > 0 {
+			if r := <-w.reports; !own(r) {
+				t.Errorf("another report: %+v", r)
+			}
+		}
 	}
 }
 
