@@ -17,7 +17,20 @@ const (
 	mostApart = 8
 	// Usual needs so many connections, and each later one counts for usualGain.
 	leastUsual, usualGain = 3, 0.2
+	// A trial lasts for trialTimes the usual connection, or the quick ones of those that run at a
+	// time would be most of what it measures; then until enough have ended, but no more than
+	// trialWait.
+	trialTimes               = 10
+	leastTrial, mostTrialFor = 5 * time.Second, 30 * time.Second
+	trialWait                = 30 * time.Second
 )
+
+// TrialEnds reports whether a trial of successive connections ends after some time. Connections last
+// for lasting in the mean, and enough is whether it has measured enough of them.
+func TrialEnds(lasting, elapsed time.Duration, enough bool) bool {
+	least := min(max(leastTrial, trialTimes*lasting), mostTrialFor)
+	return elapsed >= least+trialWait || elapsed >= least && enough
+}
 
 // Usual is what the latest connections of a network achieved in its mode, each of which was in no
 // other one.

@@ -27,12 +27,6 @@ const (
 	// A trial that has leastClear connections ends early if they take clearlySlower times the usual.
 	// Quick ones are the first to end, so the others are no quicker.
 	leastClear, clearlySlower = 8, 1.5
-	// A trial lasts for smallTimes the usual connection, or the quick ones of those that run at a
-	// time would be most of what it measures; then until enough have ended, but no more than
-	// smallWait.
-	smallTimes               = 10
-	leastTrial, mostTrialFor = 5 * time.Second, 30 * time.Second
-	smallWait                = 30 * time.Second
 )
 
 // slowStartRounds is the number of round trips that slow start needs for some bytes.
@@ -110,8 +104,7 @@ func (t *SmallTrial) Ends(usual *Small, elapsed time.Duration) (ends, measured b
 	if t.n >= leastClear && t.Ratio(usual)*clearlySlower < 1 {
 		return true, true
 	}
-	least := min(max(leastTrial, smallTimes*usual.lasting), mostTrialFor)
-	return elapsed >= least+smallWait || elapsed >= least && t.n >= leastClear, t.n > 0
+	return TrialEnds(usual.lasting, elapsed, t.n >= leastClear), t.n > 0
 }
 
 // N is the number of connections.

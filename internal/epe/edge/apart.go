@@ -17,11 +17,6 @@ const (
 	// and shortInARow how many of them in a row have successive ones be compared.
 	shortFor    = incumbentFor + settleFor + challengerFor + 500*time.Millisecond
 	shortInARow = 3
-	// A trial lasts for apartTimes the usual connection, or the quick ones of those that run at a
-	// time would be most of what it measures; then until one has ended, but no more than apartWait.
-	apartTimes               = 10
-	leastApart, mostApartFor = 5 * time.Second, 30 * time.Second
-	apartWait                = 30 * time.Second
 	// reportedWithin is how old the report of a connection that has ended may be.
 	reportedWithin = 1100 * time.Millisecond
 	// mostApart bounds the connections of a trial that are measured, mostJoined the clients of a
@@ -222,8 +217,7 @@ func (e *egress) compareApart(now time.Time, prefix netip.Prefix, t *trial) {
 		}
 	default:
 		a := n.apart
-		least := min(max(leastApart, apartTimes*a.usual.Lasting()), mostApartFor)
-		if elapsed < least || elapsed < least+apartWait && len(t.apart.goodputs) == 0 {
+		if !belief.TrialEnds(a.usual.Lasting(), elapsed, len(t.apart.goodputs) > 0) {
 			return
 		}
 		if len(t.apart.goodputs) > 0 && a.usual.Of(t.incumbent) {
