@@ -1,7 +1,7 @@
 // Package outcome reports what TCP connections achieved: each once, when it is closed, and when it
 // begins to carry much or its path seems to fail, even before it is established, with eBPF programs
-// at a control group and a tracepoint. What objects took is reported of connections that go on. Flows of UDP are reported while their senders get no
-// acknowledgments. Nothing is polled.
+// at a control group and a tracepoint. What objects took is reported of connections that go on.
+// Flows of UDP are reported while their senders get no acknowledgments. Nothing is polled.
 //
 // It decides nothing. The programs are in bpf/epe/outcome.
 package outcome

@@ -123,7 +123,8 @@ func TestSplitAtOnce(t *testing.T) {
 			}
 			return peer.Queues.Empty[0] + peer.Queues.Empty[1]
 		}
-		// Both have packets for 2.5 s at least, longer than a busy machine stops this thread; then one more is one more line.
+		// Both have packets for 2.5 s at least, longer than a busy machine stops this thread. Then one
+		// more is one more line.
 		for range filling {
 			if _, err := p.objects.Split.Run(&ebpf.RunOptions{Data: frame, Repeat: repeat}); err != nil {
 				t.Fatal(err)

@@ -56,8 +56,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestNoPort: a destination to which there is no free port is told from one to which this host has
-// no address.
+// TestNoPort: that no port is free for a destination is another error than that this host has no
+// address to reach it from.
 func TestNoPort(t *testing.T) {
 	netnstest.NeedIsolation(t)
 	sysctl := func(name, value string) {
