@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/kernel/afpacket"
 )
 
@@ -181,12 +182,7 @@ func datagram(from, to netip.AddrPort, body []byte) []byte {
 	b := be.AppendUint16([]byte{0x45, 0}, uint16(28+len(body)))
 	b = append(b, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0)
 	b = append(append(b, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
-	sum := uint32(0)
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(be.Uint16(b[i:]))
-	}
-	sum = sum&0xffff + sum>>16
-	be.PutUint16(b[10:], ^uint16(sum+sum>>16))
+	be.PutUint16(b[10:], checksum.Of(b))
 	b = be.AppendUint16(be.AppendUint16(b, from.Port()), to.Port())
 	return append(be.AppendUint16(be.AppendUint16(b, uint16(8+len(body))), 0), body...)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/kernel/afpacket"
 	"github.com/tabane/tabane/internal/kernel/netns"
 )
@@ -178,13 +179,7 @@ func inIP6(src, dst netip.Addr, inner []byte) []byte {
 func ip4(src, dst netip.Addr, next byte, payload []byte) []byte {
 	b := []byte{0x45, 0, 0, byte(20 + len(payload)), 0, 0, 0, 0, 60, next, 0, 0}
 	b = append(append(b, src.AsSlice()...), dst.AsSlice()...)
-	sum := uint32(0)
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(b[i])<<8 | uint32(b[i+1])
-	}
-	sum = sum>>16 + sum&0xffff
-	sum = ^(sum>>16 + sum)
-	b[10], b[11] = byte(sum>>8), byte(sum)
+	binary.BigEndian.PutUint16(b[10:], checksum.Of(b))
 	return append(b, payload...)
 }
 

@@ -49,8 +49,8 @@ var folders = []folder{
 	{
 		name: "base", about: "values and arithmetic that everything else uses",
 		because: "it is pure and knows nothing that uses it",
-		rungs:   [][]string{{"ablation", "codel", "fault", "feature", "hashtable", "health", "stat", "unit"}, {"field"}},
-		pure:    []string{"ablation", "codel", "fault", "feature", "hashtable", "health", "stat", "unit", "field"},
+		rungs:   [][]string{{"ablation", "checksum", "codel", "fault", "feature", "hashtable", "health", "stat", "unit"}, {"field"}},
+		pure:    []string{"ablation", "checksum", "codel", "fault", "feature", "hashtable", "health", "stat", "unit", "field"},
 	},
 	{
 		name: "kernel", about: "one interface of the kernel, the process or the service manager each",

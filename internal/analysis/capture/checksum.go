@@ -1,13 +1,14 @@
 package capture
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"math/bits"
 	"slices"
 	"sort"
 	"time"
+
+	"github.com/tabane/tabane/internal/base/checksum"
 )
 
 // Checksums counts mappings by the state of their DSS checksum, which covers the mapping and its
@@ -41,32 +42,16 @@ type signed struct {
 
 // sign takes the data sequence number in 64 bits, whatever its size in the option, and the length
 // including the DATA_FIN.
-func sign(dsn uint64, subflow uint32, length, checksum uint16, partial bool) signed {
-	sum := dsn>>48 + dsn>>32&0xffff + dsn>>16&0xffff + dsn&0xffff
-	sum += uint64(subflow>>16) + uint64(subflow&0xffff) + uint64(length) + uint64(checksum)
-	return signed{sum: fold(sum), present: true, partial: partial}
-}
-
-// fold folds a ones' complement sum into 16 bits.
-func fold(v uint64) uint16 {
-	for v > 0xffff {
-		v = v>>16 + v&0xffff
-	}
-	return uint16(v)
+func sign(dsn uint64, subflow uint32, length, sum uint16, partial bool) signed {
+	all := dsn>>48 + dsn>>32&0xffff + dsn>>16&0xffff + dsn&0xffff
+	all += uint64(subflow>>16) + uint64(subflow&0xffff) + uint64(length) + uint64(sum)
+	return signed{sum: checksum.Fold(all), present: true, partial: partial}
 }
 
 // sum16 returns the ones' complement sum of bytes in 16-bit words. If odd, the first byte is the
 // second one of a word.
 func sum16(b []byte, odd bool) uint64 {
-	var sum, carry uint64
-	for len(b) >= 8 {
-		sum, carry = bits.Add64(sum, binary.BigEndian.Uint64(b), carry)
-		b = b[8:]
-	}
-	var rest [8]byte
-	copy(rest[:], b)
-	sum, carry = bits.Add64(sum, binary.BigEndian.Uint64(rest[:]), carry)
-	folded := fold(uint64(fold(sum)) + carry)
+	folded := checksum.Fold(checksum.Sum(b, 0))
 	if odd {
 		folded = bits.ReverseBytes16(folded)
 	}
@@ -213,7 +198,7 @@ func (h *half) judge(a *Analysis, m *mapping, sum uint64, whole bool) {
 		}
 	case !whole || s.partial:
 		v.count.Unverifiable++
-	case fold(uint64(s.sum)+sum) == 0xffff:
+	case checksum.Fold(uint64(s.sum)+sum) == 0xffff:
 		v.count.Verified++
 	default:
 		v.count.Wrong++

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/analysis/pcap"
+	"github.com/tabane/tabane/internal/base/checksum"
 )
 
 // naiveSum returns the checksum of RFC 1071 of b.
@@ -30,7 +31,7 @@ func TestSum16(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "bytes")
 		cut := rapid.IntRange(0, len(b)).Draw(t, "cut")
-		if got, want := ^fold(sum16(b[:cut], false)+sum16(b[cut:], cut%2 != 0)), naiveSum(b); got != want && got^want != 0xffff {
+		if got, want := ^checksum.Fold(sum16(b[:cut], false)+sum16(b[cut:], cut%2 != 0)), naiveSum(b); got != want && got^want != 0xffff {
 			t.Fatalf("% x cut at %d: %04x, want %04x", b, cut, got, want)
 		}
 	})

@@ -21,6 +21,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/kernel/bpf"
@@ -519,12 +520,7 @@ func setOuter(to []uint8, path int, w *Way, cookie uint64) {
 		b = append(b, 4<<4|5, 0, 0, 0, 0, 0)
 		b = append(be.AppendUint16(b, dontFragment), ttl, udp, 0, 0)
 		b = append(append(b, local...), remote...)
-		sum := uint32(0)
-		for i := 0; i < len(b); i += 2 {
-			sum += uint32(be.Uint16(b[i:]))
-		}
-		sum = sum&0xffff + sum>>16
-		be.PutUint16(b[10:], uint16(sum+sum>>16))
+		be.PutUint16(b[10:], checksum.Fold(checksum.Sum(b, 0))) // the program completes it
 	} else {
 		b = append(be.AppendUint32(b, 6<<28), 0, 0, udp, ttl)
 		b = append(append(b, local...), remote...)

@@ -9,37 +9,28 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
 // setChecksum sets the checksum of the transport of a frame without extension headers.
 func setChecksum(frame []byte) {
-	var at, from int
-	var pseudo uint32
-	var protocol byte
-	if frame[12] == 8 {
-		at, from, protocol = 14+20, 14+12, frame[14+9]
-	} else {
-		at, from, protocol = 14+40, 14+8, frame[14+6]
+	packet := frame[14:]
+	at, protocol := 20, packet[9]
+	if packet[0]>>4 == 6 {
+		at, protocol = 40, packet[6]
 	}
 	field := map[byte]int{6: 16, 17: 6, 1: 2, 58: 2}[protocol]
 	if field == 0 {
 		return
 	}
+	upper, pseudo := packet[at:], uint64(0)
 	if protocol != 1 {
-		pseudo = uint32(sum(frame[from:at])) + uint32(protocol) + uint32(len(frame)-at)
+		pseudo = checksum.Pseudo(packet, protocol, len(upper))
 	}
-	upper := frame[at:]
 	binary.BigEndian.PutUint16(upper[field:], 0)
-	if len(upper)%2 == 1 {
-		upper = append(bytes.Clone(upper), 0)
-	}
-	pseudo += uint32(sum(upper))
-	for pseudo>>16 != 0 {
-		pseudo = pseudo&0xffff + pseudo>>16
-	}
-	binary.BigEndian.PutUint16(frame[at+field:], ^uint16(pseudo))
+	binary.BigEndian.PutUint16(upper[field:], ^checksum.Fold(checksum.Sum(upper, pseudo)))
 }
 
 // sites are two gateways with NAT: near sends packets of 10.1.0.0/16 to peer 0, which are those of
@@ -234,7 +225,7 @@ func TestNATAtRandom(t *testing.T) {
 			if setChecksum(checked); !bytes.Equal(checked, out) {
 				t.Fatalf("%s: %+v: wrong checksum\n%x\n%x", name, m, out, checked)
 			}
-			if !ipv6 && sum(out[14:34]) != 0xffff {
+			if !ipv6 && checksum.Of(out[14:34]) != 0 {
 				t.Fatalf("%s: %+v: wrong checksum of the header\n%x", name, m, out)
 			}
 			gone, err := s.far.Refused()
@@ -281,7 +272,7 @@ func icmpError(router netip.Addr, about []byte, kind byte) []byte {
 		frame = append(frame, body...)
 		binary.BigEndian.PutUint16(frame[16:], uint16(len(frame)-14))
 		binary.BigEndian.PutUint16(frame[24:], 0)
-		binary.BigEndian.PutUint16(frame[24:], ^sum(frame[14:34]))
+		binary.BigEndian.PutUint16(frame[24:], checksum.Of(frame[14:34]))
 		setChecksum(frame)
 		return frame
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
@@ -94,7 +95,7 @@ func (m *message) frame() []byte {
 		src, dst := m.Src.As4(), m.Dst.As4()
 		copy(h[12:], src[:])
 		copy(h[16:], dst[:])
-		binary.BigEndian.PutUint16(h[10:], ^sum(h))
+		binary.BigEndian.PutUint16(h[10:], checksum.Of(h))
 		return append(append(b, h...), upper...)
 	}
 	b[12], b[13] = 0x86, 0xdd
@@ -109,18 +110,6 @@ func (m *message) frame() []byte {
 	copy(h[8:], src[:])
 	copy(h[24:], dst[:])
 	return append(append(append(b, h...), m.options...), upper...)
-}
-
-// sum is the Internet checksum (RFC 1071) without the final complement.
-func sum(b []byte) uint16 {
-	s := uint32(0)
-	for i := 0; i+1 < len(b); i += 2 {
-		s += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for s>>16 != 0 {
-		s = s&0xffff + s>>16
-	}
-	return uint16(s)
 }
 
 const next, redirect = ^uint32(0), 7 // TC_NEXT, TC_ACT_REDIRECT

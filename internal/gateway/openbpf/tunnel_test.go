@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/kernel/offload"
@@ -155,7 +156,7 @@ func TestTunnelMarks(t *testing.T) {
 		}
 		ip[1] |= 3
 		ip[10], ip[11] = 0, 0
-		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+		binary.BigEndian.PutUint16(ip[10:], checksum.Of(ip[:20]))
 	}
 	for name, end := range map[string][2]netip.AddrPort{"IPv4": {local4, remote4}, "IPv6": {local6, remote6}} {
 		e := newEnds(t, "ratio", 2, end[0], end[1])
@@ -185,7 +186,7 @@ func checkOuter(t *testing.T, out, inner []byte, local, remote netip.AddrPort, p
 	var udp []byte
 	var from, to netip.Addr
 	if local.Addr().Is4() {
-		if out[12] != 8 || ip[0] != 0x45 || ip[1] != class || int(binary.BigEndian.Uint16(ip[2:])) != len(ip) || ip[6] != 0x40 || ip[8] != 64 || ip[9] != 17 || sum(ip[:20]) != 0xffff {
+		if out[12] != 8 || ip[0] != 0x45 || ip[1] != class || int(binary.BigEndian.Uint16(ip[2:])) != len(ip) || ip[6] != 0x40 || ip[8] != 64 || ip[9] != 17 || checksum.Of(ip[:20]) != 0 {
 			t.Fatalf("IPv4 header %x", ip[:20])
 		}
 		from, to, udp = netip.AddrFrom4([4]byte(ip[12:])), netip.AddrFrom4([4]byte(ip[16:])), ip[20:]

@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	program "github.com/tabane/tabane/internal/gateway/openbpf"
@@ -381,21 +382,6 @@ type parsed struct {
 }
 
 func parse(b []byte) (p parsed, ok bool) {
-	sum := uint32(0)
-	add := func(b []byte) {
-		for ; len(b) > 1; b = b[2:] {
-			sum += uint32(binary.BigEndian.Uint16(b))
-		}
-		if len(b) > 0 {
-			sum += uint32(b[0]) << 8
-		}
-	}
-	whole := func() bool {
-		for sum>>16 > 0 {
-			sum = sum&0xffff + sum>>16
-		}
-		return sum == 0xffff
-	}
 	p.checksum = true
 	switch {
 	case len(b) >= 20 && b[0] == 0x45:
@@ -404,9 +390,7 @@ func parse(b []byte) (p parsed, ok bool) {
 			return p, false
 		}
 		p.from, p.to, p.protocol, p.payload = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20])), b[9], b[20:length]
-		add(b[:20])
-		p.checksum = whole()
-		sum = 0
+		p.checksum = checksum.Of(b[:20]) == 0
 	case len(b) >= 40 && b[0]>>4 == 6:
 		length := 40 + int(binary.BigEndian.Uint16(b[4:]))
 		if length > len(b) {
@@ -416,12 +400,10 @@ func parse(b []byte) (p parsed, ok bool) {
 	default:
 		return p, false
 	}
+	pseudo := uint64(0)
 	switch p.protocol {
 	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMPV6:
-		from, to := p.from.AsSlice(), p.to.AsSlice()
-		add(from)
-		add(to)
-		sum += uint32(p.protocol) + uint32(len(p.payload))
+		pseudo = checksum.Pseudo(b, p.protocol, len(p.payload))
 	case unix.IPPROTO_ICMP:
 	default:
 		return p, false
@@ -429,8 +411,7 @@ func parse(b []byte) (p parsed, ok bool) {
 	if len(p.payload) < 8 {
 		return p, false
 	}
-	add(p.payload)
-	p.checksum = whole() && p.checksum
+	p.checksum = p.checksum && checksum.Fold(checksum.Sum(p.payload, pseudo)) == 0xffff
 	const head = 8 + 8 + 8
 	if d := p.payload[8:]; p.protocol == unix.IPPROTO_UDP && len(d) >= head-8 && binary.BigEndian.Uint64(d) == datagramMagic {
 		p.data = d

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/kernel/bpf/bpftest"
@@ -95,7 +96,7 @@ func (m message) frame() []byte {
 		ip := be.AppendUint16([]byte{0x45, m.class}, uint16(20+len(udp)))
 		ip = append(be.AppendUint16(append(ip, 0x12, 0x34), m.fragment), m.hops, m.protocol, 0, 0)
 		ip = append(append(ip, m.from.Addr().AsSlice()...), m.to.Addr().AsSlice()...)
-		be.PutUint16(ip[10:], ^sum(ip))
+		be.PutUint16(ip[10:], checksum.Of(ip))
 		return append(append(b, ip...), udp...)
 	}
 	b = be.AppendUint16(b, unix.ETH_P_IPV6)
@@ -103,18 +104,6 @@ func (m message) frame() []byte {
 	ip = append(be.AppendUint16(ip, uint16(len(udp))), m.protocol, m.hops)
 	ip = append(append(ip, m.from.Addr().AsSlice()...), m.to.Addr().AsSlice()...)
 	return append(append(b, ip...), udp...)
-}
-
-// sum is the sum of RFC 1071.
-func sum(b []byte) uint16 {
-	s := uint32(0)
-	for ; len(b) > 1; b = b[2:] {
-		s += uint32(binary.BigEndian.Uint16(b))
-	}
-	for s>>16 > 0 {
-		s = s&0xffff + s>>16
-	}
-	return uint16(s)
 }
 
 // run runs the program on a frame.

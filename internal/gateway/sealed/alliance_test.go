@@ -23,6 +23,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
@@ -164,12 +165,7 @@ func (u *uplink) translate() {
 		u.mu.Unlock()
 		be.PutUint16(m[26:], 0) // a UDP checksum is optional over IPv4
 		be.PutUint16(m[10:], 0)
-		sum := uint32(0)
-		for i := 0; i < 20; i += 2 {
-			sum += uint32(be.Uint16(m[i:]))
-		}
-		sum = sum>>16 + sum&0xffff
-		be.PutUint16(m[10:], ^uint16(sum>>16+sum))
+		be.PutUint16(m[10:], checksum.Of(m[:20]))
 		select {
 		case queue <- m:
 		default: // the queue is full

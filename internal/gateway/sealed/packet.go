@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
-	"github.com/tabane/tabane/internal/gateway/tun"
 )
 
 // The fixed lengths of headers in bytes.
@@ -155,19 +155,11 @@ func decapsulate(outer uint8, b []byte) bool {
 	if b[0]>>4 == 4 {
 		old := binary.BigEndian.Uint16(b)
 		b[1] |= ecnCE
-		update(b[10:12], old, binary.BigEndian.Uint16(b))
+		checksum.Update(b[10:12], old, binary.BigEndian.Uint16(b))
 		return true
 	}
 	binary.BigEndian.PutUint16(b, binary.BigEndian.Uint16(b)|ecnCE<<4)
 	return true
-}
-
-// update changes a checksum for a 16-bit word that has changed (RFC 1624, equation 3).
-func update(sum []byte, old, changed uint16) {
-	s := uint32(^binary.BigEndian.Uint16(sum)) + uint32(^old) + uint32(changed)
-	s = s&0xffff + s>>16
-	s = s&0xffff + s>>16
-	binary.BigEndian.PutUint16(sum, ^uint16(s))
 }
 
 // clampMSS lowers the maximum segment size of a TCP SYN to what fits into packets of mtu bytes (RFC
@@ -216,9 +208,9 @@ func replace16(t []byte, at int, value uint16) {
 	after := (at + 1) &^ 1 // the same word, or the next one
 	first, second := binary.BigEndian.Uint16(t[before:]), binary.BigEndian.Uint16(t[after:])
 	binary.BigEndian.PutUint16(t[at:], value)
-	update(t[16:18], first, binary.BigEndian.Uint16(t[before:]))
+	checksum.Update(t[16:18], first, binary.BigEndian.Uint16(t[before:]))
 	if after != before {
-		update(t[16:18], second, binary.BigEndian.Uint16(t[after:]))
+		checksum.Update(t[16:18], second, binary.BigEndian.Uint16(t[after:]))
 	}
 }
 
@@ -257,11 +249,11 @@ func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
 		at := len(out)
 		out = append(out, 0x45, 0xc0, byte(n>>8), byte(n), 0, 0, 0x40, 0, 64, unix.IPPROTO_ICMP, 0, 0)
 		out = append(append(out, src[:]...), dst[:]...)
-		binary.BigEndian.PutUint16(out[at+10:], tun.Checksum(out[at:at+ipv4Len]))
+		binary.BigEndian.PutUint16(out[at+10:], checksum.Of(out[at:at+ipv4Len]))
 		icmp := len(out)
 		out = append(out, 3, 4, 0, 0, 0, 0, byte(mtu>>8), byte(mtu))
 		out = append(out, quote...)
-		binary.BigEndian.PutUint16(out[icmp+2:], tun.Checksum(out[icmp:]))
+		binary.BigEndian.PutUint16(out[icmp+2:], checksum.Of(out[icmp:]))
 		return out
 	}
 	if p.Protocol == unix.IPPROTO_ICMPV6 && kind < 128 {
@@ -277,7 +269,7 @@ func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
 	out = append(out, 2, 0, 0, 0, 0, 0, byte(mtu>>8), byte(mtu))
 	out = append(out, quote...)
 	pseudo := [8]byte{2: byte(n >> 8), 3: byte(n), 7: unix.IPPROTO_ICMPV6}
-	binary.BigEndian.PutUint16(out[icmp+2:], tun.Checksum(src[:], dst[:], pseudo[:], out[icmp:]))
+	binary.BigEndian.PutUint16(out[icmp+2:], checksum.Of(src[:], dst[:], pseudo[:], out[icmp:]))
 	return out
 }
 
@@ -303,7 +295,7 @@ func fragments(packet, buf []byte, mtu int, use func([]byte)) {
 		}
 		binary.BigEndian.PutUint16(f[6:], now)
 		binary.BigEndian.PutUint16(f[10:], 0)
-		binary.BigEndian.PutUint16(f[10:], tun.Checksum(f[:header]))
+		binary.BigEndian.PutUint16(f[10:], checksum.Of(f[:header]))
 		use(f)
 	}
 }

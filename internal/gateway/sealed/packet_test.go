@@ -12,10 +12,10 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/gateway/reseq"
-	"github.com/tabane/tabane/internal/gateway/tun"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
@@ -52,7 +52,7 @@ func rightSums(b []byte) bool {
 	if h.Protocol != unix.IPPROTO_ICMP {
 		pseudo = slices.Concat(h.Src.AsSlice(), h.Dst.AsSlice(), []byte{byte(len(transport) >> 8), byte(len(transport)), 0, h.Protocol})
 	}
-	return tun.Checksum(pseudo, transport) == 0 && (b[0]>>4 == 6 || tun.Checksum(b[:ipv4Len]) == 0)
+	return checksum.Of(pseudo, transport) == 0 && (b[0]>>4 == 6 || checksum.Of(b[:ipv4Len]) == 0)
 }
 
 func TestMSSIsClamped(t *testing.T) {
@@ -120,7 +120,7 @@ func TestCongestionMark(t *testing.T) {
 			if ok == tt.dropped || ok && h.class != 46<<2|tt.want {
 				t.Errorf("inner %d outer %d: %v, class %#x", tt.inner, tt.outer, ok, h.class)
 			}
-			if ok && !v6 && tun.Checksum(b[:ipv4Len]) != 0 {
+			if ok && !v6 && checksum.Of(b[:ipv4Len]) != 0 {
 				t.Errorf("inner %d outer %d: wrong header checksum", tt.inner, tt.outer)
 			}
 		}
@@ -168,7 +168,7 @@ func TestFragments(t *testing.T) {
 	var got []byte
 	fragments(b, make([]byte, len(b)), 1300, func(f []byte) {
 		field := binary.BigEndian.Uint16(f[6:])
-		if int(field&0x1fff)*8 != len(got) || len(f) > 1300 || tun.Checksum(f[:ipv4Len]) != 0 || !lengthValid(f) {
+		if int(field&0x1fff)*8 != len(got) || len(f) > 1300 || checksum.Of(f[:ipv4Len]) != 0 || !lengthValid(f) {
 			t.Errorf("fragment of %d bytes at %d: %#x", len(f), len(got), field)
 		}
 		got = append(got, f[ipv4Len:]...)

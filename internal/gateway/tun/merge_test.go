@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/base/checksum"
 )
 
 // segment is a packet of a flow, to be built.
@@ -49,11 +51,11 @@ func (g *segment) packet() []byte {
 		p = be.AppendUint16([]byte{0x45, g.class}, uint16(20+len(transport)))
 		p = be.AppendUint16(be.AppendUint16(p, g.id), g.fragment)
 		p = append(p, g.hops, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2)
-		put16(p[10:], Checksum(p))
+		put16(p[10:], checksum.Of(p))
 	}
 	at := len(p)
 	p = append(p, transport...)
-	put16(p[at+field:], nonzero(p, ^fold(sum(p[at:], pseudo(p, protocol, len(p)-at)))))
+	put16(p[at+field:], nonzero(p, ^checksum.Fold(checksum.Sum(p[at:], checksum.Pseudo(p, protocol, len(p)-at)))))
 	switch {
 	case g.damaged == 1:
 		p[at+field] ^= 1
@@ -176,7 +178,7 @@ func TestMergedAreTheSame(t *testing.T) {
 					}
 					copy(got[4:], want[0][4:6])
 					put16(got[10:], 0)
-					put16(got[10:], Checksum(got[:20]))
+					put16(got[10:], checksum.Of(got[:20]))
 				}
 				if !bytes.Equal(got, want[0]) {
 					t.Fatalf("packet %d of %d is\n%x, was\n%x", i, 1+g.payloads, got, want[0])

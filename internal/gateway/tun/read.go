@@ -7,6 +7,8 @@ import (
 	"io/fs"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/base/checksum"
 )
 
 // header is struct virtio_net_hdr in the byte order of the host.
@@ -134,7 +136,7 @@ func (f *Frame) parse(b []byte) error {
 	}
 	f.size = int(h.size)
 	f.count = max(1, (len(packet)-f.data+f.size-1)/f.size)
-	f.base = pseudo(packet, protocol, 0)
+	f.base = checksum.Pseudo(packet, protocol, 0)
 	f.cwr = f.gso != unix.VIRTIO_NET_HDR_GSO_UDP_L4 && h.gso&unix.VIRTIO_NET_HDR_GSO_ECN != 0
 	return nil
 }
@@ -172,7 +174,7 @@ func (f *Frame) Packet(i int, b []byte) int {
 		copy(b, f.packet)
 		if f.sum {
 			// The field holds the sum of the pseudo header.
-			put16(b[f.field:], nonzero(b, Checksum(b[f.start:])))
+			put16(b[f.field:], nonzero(b, checksum.Of(b[f.start:])))
 		}
 		return n
 	}
@@ -183,7 +185,7 @@ func (f *Frame) Packet(i int, b []byte) int {
 		put16(b[2:], uint16(n))
 		put16(b[4:], binary.BigEndian.Uint16(b[4:])+uint16(i))
 		put16(b[10:], 0)
-		put16(b[10:], Checksum(b[:f.start]))
+		put16(b[10:], checksum.Of(b[:f.start]))
 	} else {
 		put16(b[4:], uint16(n-40))
 	}
@@ -200,7 +202,7 @@ func (f *Frame) Packet(i int, b []byte) int {
 		}
 	}
 	put16(b[f.field:], 0)
-	c := ^fold(sum(transport, f.base+uint64(len(transport))))
+	c := ^checksum.Fold(checksum.Sum(transport, f.base+uint64(len(transport))))
 	if f.gso == unix.VIRTIO_NET_HDR_GSO_UDP_L4 && c == 0 {
 		c = 0xffff
 	}

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/base/checksum"
 )
 
 // Packets of one flow that follow each other are written as one super-packet. The packets stay
@@ -129,11 +131,11 @@ func (w *writer) prepare(g *group) {
 		if p[0]>>4 == 4 {
 			put16(p[2:], uint16(g.length))
 			put16(p[10:], 0)
-			put16(p[10:], Checksum(p[:g.start]))
+			put16(p[10:], checksum.Of(p[:g.start]))
 		} else {
 			put16(p[4:], uint16(g.length-40))
 		}
-		put16(p[g.start+int(h.field):], fold(pseudo(p, protocol, g.length-g.start)))
+		put16(p[g.start+int(h.field):], checksum.Fold(checksum.Pseudo(p, protocol, g.length-g.start)))
 	}
 	h.put(w.head[:])
 	w.parts = append(w.parts[:0], vector(w.head[:]), vector(g.first))
@@ -302,14 +304,14 @@ func (g *group) sameHeaders(p []byte, s shape) bool {
 // valid reports whether the checksums are right: a super-packet gets new ones, which must not hide
 // that a packet was damaged before the tunnel.
 func valid(p []byte, s shape) bool {
-	if s.start == 20 && Checksum(p[:s.start]) != 0 {
+	if s.start == 20 && checksum.Of(p[:s.start]) != 0 {
 		return false
 	}
 	protocol := byte(unix.IPPROTO_TCP)
 	if s.gso == unix.VIRTIO_NET_HDR_GSO_UDP_L4 {
 		protocol = unix.IPPROTO_UDP
 	}
-	return fold(sum(p[s.start:], pseudo(p, protocol, len(p)-s.start))) == 0xffff
+	return checksum.Fold(checksum.Sum(p[s.start:], checksum.Pseudo(p, protocol, len(p)-s.start))) == 0xffff
 }
 
 // add makes a new group of a packet.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/base/checksum"
 )
 
 const (
@@ -143,14 +145,8 @@ func probe(a netip.Addr, mac net.HardwareAddr) ([]byte, destination) {
 	copy(b[24:], []byte{0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, target[13], target[14], target[15]})
 	b[40] = solicitation
 	copy(b[48:], target[:])
-	sum := uint32(24 + unix.IPPROTO_ICMPV6)
-	for i := 8; i < len(b); i += 2 {
-		sum += uint32(be.Uint16(b[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	be.PutUint16(b[42:], ^uint16(sum))
+	sum := checksum.Pseudo(b, unix.IPPROTO_ICMPV6, len(b)-40)
+	be.PutUint16(b[42:], ^checksum.Fold(checksum.Sum(b[40:], sum)))
 	return b, destination{unix.ETH_P_IPV6, [6]byte{0x33, 0x33, 0xff, target[13], target[14], target[15]}}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/kernel/route"
@@ -534,23 +535,13 @@ func tooBig(to netip.Addr, source, destination netip.AddrPort, mtu uint16) error
 	}
 	icmp = slices.Concat(icmp, source.Addr().AsSlice(), destination.Addr().AsSlice(), udp)
 	if to.Is4() {
-		binary.BigEndian.PutUint16(icmp[2:], checksum(icmp))
+		binary.BigEndian.PutUint16(icmp[2:], checksum.Of(icmp))
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return err
 	}
 	return errors.Join(unix.Sendto(fd, icmp, 0, address), unix.Close(fd))
-}
-
-// checksum is that of RFC 1071, of an even number of bytes.
-func checksum(b []byte) uint16 {
-	sum := uint32(0)
-	for ; len(b) > 0; b = b[2:] {
-		sum += uint32(binary.BigEndian.Uint16(b))
-	}
-	sum = sum>>16 + sum&0xffff
-	return ^uint16(sum + sum>>16)
 }
 
 // TestKernelGroupMembers: sockets that sent to a member of a group no longer do once it has left.

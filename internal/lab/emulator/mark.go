@@ -1,6 +1,10 @@
 package emulator
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/tabane/tabane/internal/base/checksum"
+)
 
 // mark sets Congestion Experienced in the IP header of a frame (RFC 3168, section 5) and reports
 // whether the codepoint is set afterwards, also if it was set before. Frames of transports without
@@ -50,11 +54,7 @@ func markIPv4(packet []byte) bool {
 	}
 	old := binary.BigEndian.Uint16(packet)
 	packet[1] |= experienced
-	// Incremental update (RFC 1624, equation 3): a wrong checksum stays wrong.
-	sum := uint32(^binary.BigEndian.Uint16(packet[10:])) + uint32(^old) + uint32(binary.BigEndian.Uint16(packet))
-	sum = sum>>16 + sum&0xffff
-	sum = sum>>16 + sum&0xffff
-	binary.BigEndian.PutUint16(packet[10:], ^uint16(sum))
+	checksum.Update(packet[10:], old, binary.BigEndian.Uint16(packet))
 	return true
 }
 

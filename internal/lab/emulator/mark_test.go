@@ -8,20 +8,9 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
-)
 
-// checksum computes the IPv4 header checksum (RFC 791). It is 0 if the checksum in the header is
-// right.
-func checksum(header []byte) uint16 {
-	var sum uint32
-	for i := 0; i+1 < len(header); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(header[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
-}
+	"github.com/tabane/tabane/internal/base/checksum"
+)
 
 func frameOf(ethertypes []uint16, packet []byte) []byte {
 	frame := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}
@@ -40,7 +29,7 @@ func packet4(tos byte, options int, payload ...byte) []byte {
 	h[0], h[1], h[8], h[9] = 0x40|byte(5+options/4), tos, 64, 6
 	copy(h[12:], []byte{192, 0, 2, 1, 198, 51, 100, 2})
 	binary.BigEndian.PutUint16(h[2:], uint16(cap(h)))
-	binary.BigEndian.PutUint16(h[10:], checksum(h))
+	binary.BigEndian.PutUint16(h[10:], checksum.Of(h))
 	return append(h, payload...)
 }
 
@@ -120,14 +109,14 @@ func TestPropertyChecksum(t *testing.T) {
 		}
 		if rapid.Bool().Draw(t, "right") {
 			binary.BigEndian.PutUint16(packet[10:], 0)
-			binary.BigEndian.PutUint16(packet[10:], checksum(packet))
+			binary.BigEndian.PutUint16(packet[10:], checksum.Of(packet))
 		}
-		before := checksum(packet)
+		before := checksum.Of(packet)
 		mark(frameOf([]uint16{0x0800}, nil)) // nothing follows
 		frame := frameOf([]uint16{0x0800}, packet)
 		mark(frame)
 		// Ones' complement has two zeros: 0 and 0xffff are equal.
-		if after := checksum(frame[14:]); after%0xffff != before%0xffff {
+		if after := checksum.Of(frame[14:]); after%0xffff != before%0xffff {
 			t.Fatalf("checksum is off by %#x, before by %#x, of %x", after, before, packet)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/kernel/afpacket"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
@@ -177,24 +178,13 @@ func lengthOf(frame []byte) int {
 	return 0
 }
 
-// sum is that of RFC 1071, with what came before.
-func sum(b []byte, s uint32) uint32 {
-	for i := range b {
-		s += uint32(b[i]) << (8 * (1 - i%2))
-	}
-	for s>>16 > 0 {
-		s = s&0xffff + s>>16
-	}
-	return s
-}
-
 // complete reports whether the checksum of a packet of TCP or UDP is right.
 func complete(ip []byte) bool {
-	at, addresses, protocol := 20, ip[12:20], ip[9]
+	at, protocol := 20, ip[9]
 	if ip[0]>>4 == 6 {
-		at, addresses, protocol = 40, ip[8:40], ip[6]
+		at, protocol = 40, ip[6]
 	}
-	return sum(ip[at:], sum(addresses, uint32(protocol)+uint32(len(ip)-at))) == 0xffff
+	return checksum.Fold(checksum.Sum(ip[at:], checksum.Pseudo(ip, protocol, len(ip)-at))) == 0xffff
 }
 
 // TestFrames: all frames are at least 60 bytes long, what follows the packet is not zero, the

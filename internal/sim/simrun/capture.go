@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/analysis/pcap"
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/sim"
@@ -289,14 +290,8 @@ func (r *recorder) write(at time.Duration, p *recordedPath, fromClient bool, seq
 	b = be.AppendUint16(b, window)
 	b = append(b, 0, 0, 0, 0)
 	b = append(b, options...)
-	sum := uint32(length+payload) + 6
-	for i := tcp - 32; i+1 < len(b); i += 2 {
-		sum += uint32(be.Uint16(b[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	be.PutUint16(b[tcp+16:], ^uint16(sum))
+	sum := checksum.Pseudo(b[tcp-40:], 6, length+payload)
+	be.PutUint16(b[tcp+16:], ^checksum.Fold(checksum.Sum(b[tcp:], sum)))
 	r.frame = b
 	r.err = r.w.Write(pcap.Packet{At: recordingStart.Add(at).UnixNano(), Data: b, Length: len(b) + payload})
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/checksum"
 	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
@@ -104,7 +105,7 @@ func Echo(namespace string, to netip.Addr, n, payload int) (Echoes, error) {
 		binary.BigEndian.PutUint16(b[4:], id)
 		binary.BigEndian.PutUint16(b[6:], uint16(i+1))
 		if to.Is4() { // of ICMPv6, the kernel does it
-			binary.BigEndian.PutUint16(b[2:], checksum(b))
+			binary.BigEndian.PutUint16(b[2:], checksum.Of(b))
 		}
 		sent[i] = time.Now()
 		if _, err := conn.Write(b); err != nil {
@@ -115,19 +116,4 @@ func Echo(namespace string, to netip.Addr, n, payload int) (Echoes, error) {
 		}
 	}
 	return e, receive(time.Now().Add(echoWait), true)
-}
-
-// checksum is the internet checksum (RFC 1071).
-func checksum(b []byte) uint16 {
-	sum := uint32(0)
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	if len(b)%2 == 1 {
-		sum += uint32(b[len(b)-1]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
