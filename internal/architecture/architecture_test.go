@@ -97,9 +97,9 @@ var folders = []folder{
 		because: "it is a capability of its own",
 		rungs: [][]string{
 			{"acks", "handshake", "pacer", "pairing", "pathset", "quality", "quota", "repair", "reseq", "sched", "tun", "tunnel", "udp"},
-			{"dataplane", "join"}, {"enroll", "openbpf", "relay"}, {"openplane", "sealed"}, {"."},
+			{"dataplane", "join"}, {"enroll", "inet", "openbpf", "relay"}, {"openplane", "sealed"}, {"."},
 		},
-		pure: []string{"acks", "handshake", "join", "pacer", "pairing", "pathset", "quality", "quota", "repair", "reseq", "sched", "tunnel"},
+		pure: []string{"acks", "handshake", "inet", "join", "pacer", "pairing", "pathset", "quality", "quota", "repair", "reseq", "sched", "tunnel"},
 	},
 	{
 		name: "proxy", about: "a proxy between TCP and MPTCP: what clients request, where connections go, what carries them",

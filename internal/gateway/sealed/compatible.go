@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/gateway/udp"
@@ -69,8 +70,8 @@ func (x *prober) probeCompatible(b *batch, i int, now, interval time.Duration) t
 // sendClearLocked sends a message in the clear over a path, before all packets in its queue.
 func (r *peer) sendClearLocked(b *batch, i int, message []byte, now time.Duration) {
 	l := &r.links[i]
-	r.scheduling.queues.Add(i, &r.scheduling.paths[:tunnel.MaxPaths][i], now, len(message)+ipUDP4)
-	l.sent.add(1, len(message)+ipUDP4)
+	r.scheduling.queues.Add(i, &r.scheduling.paths[:tunnel.MaxPaths][i], now, len(message)+inet.UDP4Len)
+	l.sent.add(1, len(message)+inet.UDP4Len)
 	b.add(l.line, udp.Datagram{Data: message, To: l.address.remote, Class: controlClass})
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
@@ -389,7 +390,7 @@ func overLeastMTU(t *testing.T, version string) {
 	b.run()
 	a.up(1)
 	echo := func(size int) int {
-		e, err := netnstest.Echo(a.namespace, netip.MustParseAddr("fd00:2::1"), 3, size-ipv6Len-8)
+		e, err := netnstest.Echo(a.namespace, netip.MustParseAddr("fd00:2::1"), 3, size-inet.V6Len-8)
 		if err != nil {
 			t.Logf("%d bytes: %v", size, err)
 		}

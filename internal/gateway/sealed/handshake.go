@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/gateway/udp"
 	"github.com/tabane/tabane/internal/kernel/contain"
@@ -276,6 +277,6 @@ func (r *peer) complete(h handshakeMessage, now time.Duration) (s *handshake.Ses
 		return s, false, nil
 	}
 	r.session.use(k, now)
-	r.proving.respondedFrom(k, place{h.line, h.from}, len(h.message)+ipUDP4, now)
+	r.proving.respondedFrom(k, place{h.line, h.from}, len(h.message)+inet.UDP4Len, now)
 	return s, true, nil
 }

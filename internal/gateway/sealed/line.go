@@ -12,6 +12,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/udp"
 )
 
@@ -306,7 +307,7 @@ func (l *line) checkError(now time.Duration) {
 
 // fragmentOverhead is at most what a second fragment adds: a header of IPv6, and one of fragments
 // in both.
-const fragmentOverhead = ipv6Len + 2*8
+const fragmentOverhead = inet.V6Len + 2*8
 
 // send sends datagrams.
 func (l *line) send(all []udp.Datagram) {
@@ -359,9 +360,9 @@ func (l *line) carry(bytes int) {
 // ipUDP returns the length of the headers of IP and UDP between this gateway and an address.
 func ipUDP(a netip.AddrPort) int {
 	if a.Addr().Unmap().Is4() {
-		return ipUDP4
+		return inet.UDP4Len
 	}
-	return ipUDP6
+	return inet.UDP6Len
 }
 
 // strict returns the rate from this gateway that is never to be exceeded, 0 if there is none.

@@ -3,6 +3,7 @@ package sealed
 import (
 	"time"
 
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
@@ -51,7 +52,7 @@ func (x *messages) send(b *batch, k *keys, i int, now time.Duration, size int, r
 	}
 	x.body = body
 	if size == 0 {
-		x.peer.links[i].probing.controlLen = len(body) + tunnel.Overhead + ipUDP4
+		x.peer.links[i].probing.controlLen = len(body) + tunnel.Overhead + inet.UDP4Len
 	}
 	x.sendRecords(b, k, i, body, size, now)
 }
@@ -62,7 +63,7 @@ func (x *messages) sendRecords(b *batch, k *keys, i int, body []byte, size int, 
 	clear(buf[tunnel.Offset+copy(buf[tunnel.Offset:], body):])
 	x.peer.scheduling.queues.Add(i, &x.peer.scheduling.paths[:tunnel.MaxPaths][i], now, len(buf))
 	if l := &x.peer.links[i]; l.shaped && l.ceiling() > 0 {
-		l.queue.Charge(now, len(buf)+tunnel.TagLen+ipUDP4)
+		l.queue.Charge(now, len(buf)+tunnel.TagLen+inet.UDP4Len)
 	}
 	x.peer.sealLocked(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/gateway/udp"
@@ -168,8 +169,8 @@ func (s *simulated) send(n int) {
 				}
 				at, arrives := s.now+simulatedDelay, true
 				if s.lines[n] != nil {
-					if at, arrives = s.lines[n][j].up.carry(s.now, len(data)+ipUDP4); arrives {
-						at, arrives = s.lines[1-n][i].down.carry(at, len(data)+ipUDP4)
+					if at, arrives = s.lines[n][j].up.carry(s.now, len(data)+inet.UDP4Len); arrives {
+						at, arrives = s.lines[1-n][i].down.carry(at, len(data)+inet.UDP4Len)
 					}
 				}
 				if arrives {
@@ -533,7 +534,7 @@ func TestFailedIsNotCarried(t *testing.T) {
 		t.Errorf("%d bytes carried", got)
 	}
 	l.send([]udp.Datagram{{Data: make([]byte, 100), To: s.address(1, 0)}})
-	if got, want := l.carried.Load(), uint64(100+ipUDP4); got != want {
+	if got, want := l.carried.Load(), uint64(100+inet.UDP4Len); got != want {
 		t.Errorf("%d bytes carried, want %d", got, want)
 	}
 }

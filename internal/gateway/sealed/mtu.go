@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
@@ -40,7 +41,7 @@ type mtuSearch struct {
 
 // baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is
 // left of 1280 bytes of IPv6 (RFC 8200, section 5).
-const baseMTU = ipv6MinMTU - ipUDP6 - tunnel.Overhead
+const baseMTU = inet.MinMTU6 - inet.UDP6Len - tunnel.Overhead
 
 // leastMTU is the least that a path of IPv4 is taken to carry, without the tunnel. Linux' hosts do
 // not send less whatever an error says (net.ipv4.route.min_pmtu).
@@ -128,9 +129,9 @@ func largest(interfaceMTU int, v4 bool) int { return interfaceMTU - overhead(v4)
 // overhead returns what the tunnel adds to a packet, with UDP and IP.
 func overhead(v4 bool) int {
 	if v4 {
-		return tunnel.Overhead + ipUDP4
+		return tunnel.Overhead + inet.UDP4Len
 	}
-	return tunnel.Overhead + ipUDP6
+	return tunnel.Overhead + inet.UDP6Len
 }
 
 // limit returns the largest packet to send. Until a probe of that size has been answered or was too

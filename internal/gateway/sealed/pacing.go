@@ -7,6 +7,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/acks"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/pacer"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/kernel/contain"
@@ -65,7 +66,7 @@ func (x *pacing) enqueue(b *batch, i int, like *queued, buf []byte, now time.Dur
 	if q.again != nil {
 		flow = retransmissions
 	}
-	if !l.queue.Push(now, q, len(buf)+tunnel.TagLen+ipUDP4, flow) {
+	if !l.queue.Push(now, q, len(buf)+tunnel.TagLen+inet.UDP4Len, flow) {
 		queuedPool.Put(q)
 		x.peer.plane.counts.drop(dropQueue, 1)
 		return false
@@ -93,7 +94,7 @@ func (x *pacing) replace(i int, lane uint8, buf []byte) bool {
 		q.data = make([]byte, n)
 	}
 	q.buf = q.data[:copy(q.data[:cap(q.data)], buf)]
-	l.queue.Replace(q, len(buf)+tunnel.TagLen+ipUDP4, uint32(lane))
+	l.queue.Replace(q, len(buf)+tunnel.TagLen+inet.UDP4Len, uint32(lane))
 	x.peer.plane.counts.drop(dropSuperseded, 1)
 	return true
 }
@@ -121,12 +122,12 @@ func newShaper(p *Plane, signals *pacer.Signals) *pacer.Queue[*queued] {
 
 // mark marks an ECN-capable packet as Congestion Experienced, and returns its traffic class.
 func mark(b []byte) (class uint8, ok bool) {
-	var h parsed
-	if !h.parse(b) || h.class&ecnMask == ecnNotECT {
-		return h.class, false
+	var h inet.Header
+	if !h.Parse(b) || h.Class&inet.ECNMask == inet.NotECT {
+		return h.Class, false
 	}
-	decapsulate(ecnCE, b)
-	return h.class | ecnCE, true
+	inet.Decapsulate(inet.CE, b)
+	return h.Class | inet.CE, true
 }
 
 // drain seals the packets of a path's queue that are due.

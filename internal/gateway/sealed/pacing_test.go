@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
@@ -15,11 +16,11 @@ import (
 func TestSupersededAcknowledgment(t *testing.T) {
 	const now, lane = time.Second, 1
 	acknowledgment := func(number uint32) []byte {
-		buf := make([]byte, tunnel.Offset+ipv4Len+tcpLen, 200)
+		buf := make([]byte, tunnel.Offset+inet.V4Len+inet.TCPLen, 200)
 		b := buf[tunnel.Offset:]
-		b[0], b[3], b[9] = 0x45, ipv4Len+tcpLen, unix.IPPROTO_TCP
-		b[ipv4Len+12], b[ipv4Len+13] = 5<<4, flagACK
-		binary.BigEndian.PutUint32(b[ipv4Len+8:], number)
+		b[0], b[3], b[9] = 0x45, inet.V4Len+inet.TCPLen, unix.IPPROTO_TCP
+		b[inet.V4Len+12], b[inet.V4Len+13] = 5<<4, inet.FlagACK
+		binary.BigEndian.PutUint32(b[inet.V4Len+8:], number)
 		return buf
 	}
 	for _, tt := range []struct {
@@ -51,7 +52,7 @@ func TestSupersededAcknowledgment(t *testing.T) {
 			last := uint32(0)
 			q.Clear(func(q *queued) {
 				if q.lane == lane {
-					last = binary.BigEndian.Uint32(q.buf[tunnel.Offset+ipv4Len+8:])
+					last = binary.BigEndian.Uint32(q.buf[tunnel.Offset+inet.V4Len+8:])
 				}
 			})
 			if want := map[bool]uint32{true: tt.number, false: 1000}[tt.want]; last != want {

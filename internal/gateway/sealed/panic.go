@@ -3,6 +3,7 @@ package sealed
 import (
 	"time"
 
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/tun"
 	"github.com/tabane/tabane/internal/gateway/udp"
@@ -74,8 +75,8 @@ func (p *Plane) forwardSafely(f *tun.Frame, icmp []byte) {
 		if value := recover(); value != nil {
 			_ = contain.Caught(value, contain.GatewayPacket, p.log, f.Head()) // it is logged
 			p.renewOut()
-			var h parsed
-			if h.parse(f.Head()) {
+			var h inet.Header
+			if h.Parse(f.Head()) {
 				if r, _ := p.routing.Load().table.Lookup(h.Dst); r != nil {
 					r.restart(contain.GatewayPacket)
 				}

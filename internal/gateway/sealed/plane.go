@@ -17,6 +17,7 @@ import (
 
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/reseq"
 	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/gateway/tun"
@@ -122,8 +123,8 @@ func (r *routing) line(name string) *line {
 func (r *routing) hold(packet []byte) reseq.Hold {
 	rule := 0
 	if !r.uniformHold {
-		var h parsed
-		if !h.parse(packet) {
+		var h inet.Header
+		if !h.Parse(packet) {
 			return reseq.Off
 		}
 		rule = r.policy.First(&h.Packet)
@@ -139,12 +140,12 @@ func (r *routing) hold(packet []byte) reseq.Hold {
 	}
 	// Acknowledgments are cumulative: the sender of the data ignores one that others have
 	// overtaken. Were they held, its round trips would be as long as those of the slowest packets.
-	if isAcknowledgment(packet) {
+	if inet.IsAcknowledgment(packet) {
 		return reseq.Off
 	}
 	// Calls, games and names do not wait for what was lost; full packets may be QUIC's, which takes
 	// three that overtake another for its loss.
-	if tcpHeader(packet) == nil && !full(1, len(packet)) {
+	if inet.TCP(packet) == nil && !full(1, len(packet)) {
 		return reseq.Prompt
 	}
 	return reseq.Auto

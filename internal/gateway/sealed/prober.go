@@ -6,6 +6,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
@@ -262,8 +263,8 @@ func (x *prober) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
 const (
 	// helloLen is the length of the Hello in a message.
 	helloLen      = 3 + 4 + 1
-	bareProbeLen  = tunnel.Overhead + 3 + 8 + helloLen + ipUDP4
-	bareAnswerLen = tunnel.Overhead + 3 + 18 + helloLen + ipUDP4
+	bareProbeLen  = tunnel.Overhead + 3 + 8 + helloLen + inet.UDP4Len
+	bareAnswerLen = tunnel.Overhead + 3 + 18 + helloLen + inet.UDP4Len
 )
 
 // sendBare sends a probe without other records to where the peer may be. counted is whether it

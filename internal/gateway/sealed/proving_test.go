@@ -19,6 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/experiment/linkmodel"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/gateway/udp"
 	"github.com/tabane/tabane/internal/kernel/netns"
@@ -69,7 +70,7 @@ func newSpoofed(t *testing.T, a dataplane.Alliance) *spoofed {
 func (s *spoofed) message(from netip.AddrPort, kind tunnel.Type, body []byte) int {
 	m := s.seal(kind, body)
 	s.deliver(from, m)
-	return len(m) + ipUDP4
+	return len(m) + inet.UDP4Len
 }
 
 // seal seals a message of the peer. Both directions have one key.
@@ -118,7 +119,7 @@ func (s *spoofed) read(h *somebody) {
 			return
 		}
 		h.messages++
-		h.bytes += n + ipUDP4
+		h.bytes += n + inet.UDP4Len
 		_, body, err := s.k.send.Open(buf[:n])
 		if err != nil || tunnel.Type(buf[0]) != tunnel.Control {
 			h.others++

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/gateway/udp"
 	"github.com/tabane/tabane/internal/kernel/contain"
@@ -161,7 +162,7 @@ func (o *opened) authenticate(m []byte, at place, to netip.Addr) (moved bool, wh
 	if replay.to = to; replay.at != at {
 		replay.at, replay.bytes = at, 0
 	}
-	replay.bytes += len(m) + ipUDP4
+	replay.bytes += len(m) + inet.UDP4Len
 	return moved, 0, true
 }
 

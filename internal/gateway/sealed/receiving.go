@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/gaissmai/bart"
+
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/repair"
 	"github.com/tabane/tabane/internal/gateway/reseq"
@@ -100,27 +102,27 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 		}
 		data = true
 		b := o.packet
-		if !lengthValid(b) {
+		if !inet.LengthValid(b) {
 			p.counts.drop(dropMalformed, 1)
 			continue
 		}
 		// Only packets from the peer's own prefixes: else it could speak for others.
-		if owner, ok := routes.table.Lookup(source(b)); !ok || owner != r {
+		if owner, ok := routes.table.Lookup(inet.Source(b)); !ok || owner != r {
 			p.counts.drop(dropSource, 1)
 			continue
 		}
-		if allowed, ok := r.rx.reach.Load().Lookup(destination(b)); !ok || !allowed {
+		if allowed, ok := r.rx.reach.Load().Lookup(inet.Destination(b)); !ok || !allowed {
 			p.counts.drop(dropDestination, 1)
 			continue
 		}
-		if !decapsulate(o.class, b) {
+		if !inet.Decapsulate(o.class, b) {
 			p.counts.drop(dropCongestion, 1)
 			continue
 		}
-		if isSYN(b) {
-			var h parsed
-			if h.parse(b) {
-				clampMSS(b, &h, int(r.rx.clamp.Load()))
+		if inet.IsSYN(b) {
+			var h inet.Header
+			if h.Parse(b) {
+				inet.ClampMSS(b, &h, int(r.rx.clamp.Load()))
 			}
 		}
 		fresh := false
@@ -223,7 +225,7 @@ func (x *receiving) measureLocked(o *opened, now time.Duration) {
 		l.keys, l.next, l.lost = o.keys, 0, 0
 		l.gaps.Reset()
 	}
-	l.bytes += uint64(o.wire + ipUDP4)
+	l.bytes += uint64(o.wire + inet.UDP4Len)
 	l.next++
 	switch {
 	case o.missing > 0:

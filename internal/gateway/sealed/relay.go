@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/gateway/udp"
 	"github.com/tabane/tabane/internal/kernel/contain"
@@ -126,11 +127,11 @@ func (p *Plane) relayOrDrop(l *line, g *udp.Received, m []byte, b *batch, drop r
 
 // forward relays a message of the leader, which is not for this gateway.
 func (y *relay) forward(b *batch, m []byte, class uint8) {
-	if !sealedOrHandshake(m) || !y.up.allow(y.leader.plane.now(), len(m)+ipUDP4) {
+	if !sealedOrHandshake(m) || !y.up.allow(y.leader.plane.now(), len(m)+inet.UDP4Len) {
 		y.counts.dropped.Add(1)
 		return
 	}
-	y.counts.up.add(1, len(m)+ipUDP4)
+	y.counts.up.add(1, len(m)+inet.UDP4Len)
 	b.add(y.out, udp.Datagram{Data: m, To: y.homeAgent, Class: class})
 }
 
@@ -180,11 +181,11 @@ func (y *relay) pass(got []udp.Received, all []udp.Datagram) []udp.Datagram {
 		for data := g.Data; len(data) > 0; {
 			m := data[:min(g.Size, len(data))]
 			data = data[len(m):]
-			if g.From != y.homeAgent || !sealedOrHandshake(m) || !y.down.allow(now, len(m)+ipUDP4) {
+			if g.From != y.homeAgent || !sealedOrHandshake(m) || !y.down.allow(now, len(m)+inet.UDP4Len) {
 				y.counts.dropped.Add(1)
 				continue
 			}
-			y.counts.down.add(1, len(m)+ipUDP4)
+			y.counts.down.add(1, len(m)+inet.UDP4Len)
 			all = append(all, udp.Datagram{Data: m, To: at.from, Class: g.Class})
 		}
 	}

@@ -3,6 +3,7 @@ package sealed
 import (
 	"time"
 
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/repair"
 	"github.com/tabane/tabane/internal/gateway/sched"
@@ -61,7 +62,7 @@ func (r *peer) retransmitLocked(k *keys, v tunnel.Request, now time.Duration, b 
 		if !ok {
 			continue
 		}
-		size := len(buf) + tunnel.TagLen + ipUDP4
+		size := len(buf) + tunnel.TagLen + inet.UDP4Len
 		i := r.scheduling.queues.First(r.scheduling.paths, now, size, -1)
 		if i < 0 || !r.links[i].ready() {
 			return

@@ -10,6 +10,7 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/gateway/udp"
 )
@@ -156,7 +157,7 @@ func TestLateIsNotLost(t *testing.T) {
 			before := x.links[1].bytes
 			if tt.retransmitted {
 				arrive(90*time.Millisecond, tunnel.Header{Type: tunnel.Retransmission, Path: 1, Counter: 1}, tunnel.Stamp{Origin: tunnel.Origin{Path: 0, Counter: 1}})
-				if got := x.links[1].bytes - before; got != 1000+tunnel.Overhead+ipUDP4 || x.links[1].next != 2 {
+				if got := x.links[1].bytes - before; got != 1000+tunnel.Overhead+inet.UDP4Len || x.links[1].next != 2 {
 					t.Errorf("%d bytes more and %d messages in all have arrived over the other path", got, x.links[1].next)
 				}
 				if _, missing := x.links[0].gaps.Next(time.Second); missing {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/pathset"
 	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/sched"
@@ -46,29 +47,29 @@ func full(count, length int) bool { return length >= count*fullSize }
 
 // transfers reports whether packets may be of a flow that transfers data: neither fragments nor
 // ICMP.
-func (h *parsed) transfers() bool {
-	return h.transport != 0 && !h.fragment && h.Protocol != unix.IPPROTO_ICMP && h.Protocol != unix.IPPROTO_ICMPV6
+func transfers(h *inet.Header) bool {
+	return h.Transport != 0 && !h.Fragment && h.Protocol != unix.IPPROTO_ICMP && h.Protocol != unix.IPPROTO_ICMPV6
 }
 
 // sent counts the packets of a frame that begins with head; length is that of all. Segments of TCP
 // count as elastic if they are retransmitted. QUIC and tunnels inside hide that, so all their large
 // packets do.
-func (x *selection) sent(h *parsed, head []byte, count, length int) {
-	t := head[min(h.transport, len(head)):]
+func (x *selection) sent(h *inet.Header, head []byte, count, length int) {
+	t := head[min(h.Transport, len(head)):]
 	switch {
-	case !h.transfers():
+	case !transfers(h):
 	case h.Protocol != unix.IPPROTO_TCP:
 		if full(count, length) {
 			x.elastic += uint64(count)
 		}
-	case len(t) >= tcpLen:
-		f := &x.flows[uint8(h.flow)]
-		data := length - count*(h.transport+int(t[12]>>4)*4)
+	case len(t) >= inet.TCPLen:
+		f := &x.flows[uint8(h.Flow)]
+		data := length - count*(h.Transport+int(t[12]>>4)*4)
 		end := binary.BigEndian.Uint32(t[4:]) + uint32(data)
 		switch flags := t[13]; {
-		case f.flow != h.flow || flags&flagSYN != 0:
-			*f = flowEnd{h.flow, end}
-		case data <= 0 || flags&flagFIN != 0:
+		case f.flow != h.Flow || flags&inet.FlagSYN != 0:
+			*f = flowEnd{h.Flow, end}
+		case data <= 0 || flags&inet.FlagFIN != 0:
 		case int32(end-f.seq) > 0:
 			f.seq = end
 		default:
@@ -83,17 +84,17 @@ const af13 = 14
 
 // kindOf returns what matters to the packets of a frame. Bulk are those of TCP except a first SYN
 // and, with ack, segments that only acknowledge; and full ones of other protocols.
-func kindOf(h *parsed, head []byte, ack bool, count, length int) sched.Kind {
-	t := head[min(h.transport, len(head)):]
+func kindOf(h *inet.Header, head []byte, ack bool, count, length int) sched.Kind {
+	t := head[min(h.Transport, len(head)):]
 	switch {
-	case h.DSCP > af13 || !h.transfers():
+	case h.DSCP > af13 || !transfers(h):
 	case ack:
 		return sched.Acks
 	case h.Protocol != unix.IPPROTO_TCP:
 		if full(count, length) {
 			return sched.Bulk
 		}
-	case len(t) >= tcpLen && t[13]&(flagSYN|flagACK) != flagSYN:
+	case len(t) >= inet.TCPLen && t[13]&(inet.FlagSYN|inet.FlagACK) != inet.FlagSYN:
 		return sched.Bulk
 	}
 	return sched.Prompt

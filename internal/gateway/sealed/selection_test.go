@@ -12,6 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/pathset"
 	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
@@ -177,11 +178,11 @@ const ack, syn = 1 << 4, 1 << 1
 
 // packet returns a packet of IPv4 with a TCP header.
 func packet(protocol uint8, port uint16, seq uint32, flags byte, payload int) []byte {
-	b := make([]byte, ipv4Len+tcpLen+payload)
+	b := make([]byte, inet.V4Len+inet.TCPLen+payload)
 	b[0], b[9] = 0x45, protocol
-	binary.BigEndian.PutUint16(b[ipv4Len:], port)
-	binary.BigEndian.PutUint32(b[ipv4Len+4:], seq)
-	b[ipv4Len+12], b[ipv4Len+13] = 5<<4, flags
+	binary.BigEndian.PutUint16(b[inet.V4Len:], port)
+	binary.BigEndian.PutUint32(b[inet.V4Len+4:], seq)
+	b[inet.V4Len+12], b[inet.V4Len+13] = 5<<4, flags
 	return b
 }
 
@@ -209,8 +210,8 @@ func TestElastic(t *testing.T) {
 		{"a new connection with the same ports", packet(unix.IPPROTO_TCP, 80, 7, syn, 0), 1, 0},
 		{"its data", packet(unix.IPPROTO_TCP, 80, 8, ack, 1000), 1, 0},
 	} {
-		var h parsed
-		if !h.parse(tt.b) {
+		var h inet.Header
+		if !h.Parse(tt.b) {
 			t.Fatalf("%s is no packet", tt.name)
 		}
 		before := w.elastic
@@ -241,11 +242,11 @@ func TestKind(t *testing.T) {
 		{"video, EF", classed(46, packet(unix.IPPROTO_UDP, 9, 0, 0, 1300)), sched.Prompt},
 	} {
 		binary.BigEndian.PutUint16(tt.b[2:], uint16(len(tt.b)))
-		var h parsed
-		if !h.parse(tt.b) {
+		var h inet.Header
+		if !h.Parse(tt.b) {
 			t.Fatalf("%s is no packet", tt.name)
 		}
-		if got := kindOf(&h, tt.b, isAcknowledgment(tt.b), 1, len(tt.b)); got != tt.want {
+		if got := kindOf(&h, tt.b, inet.IsAcknowledgment(tt.b), 1, len(tt.b)); got != tt.want {
 			t.Errorf("%s: kind %d, want %d", tt.name, got, tt.want)
 		}
 	}

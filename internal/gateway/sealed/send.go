@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/gateway/tun"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
@@ -130,8 +131,8 @@ func (p *Plane) flushOut() {
 func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	head := f.Head()
 	p.counts.received.add(f.Len(), len(head))
-	var h parsed
-	if !h.parse(head) {
+	var h inet.Header
+	if !h.Parse(head) {
 		p.counts.drop(dropMalformed, uint64(f.Len()))
 		return
 	}
@@ -173,8 +174,8 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 			}
 		}
 	}
-	ack := isAcknowledgment(head)
-	lane := laneOf(h.flow, ack)
+	ack := inet.IsAcknowledgment(head)
+	lane := laneOf(h.Flow, ack)
 	length := 0
 	for i := range f.Len() {
 		length += f.PacketLen(i)
@@ -190,7 +191,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		buf := b.slot(n)
 		f.Packet(i, buf[tunnel.Offset:])
 		if i == 0 {
-			clampMSS(buf[tunnel.Offset:], &h, r.scheduling.mtu)
+			inet.ClampMSS(buf[tunnel.Offset:], &h, r.scheduling.mtu)
 		}
 		r.transmitLocked(b, buf, lane, kind, &h, u, now)
 	}
@@ -212,27 +213,27 @@ func laneOf(flow uint32, ack bool) uint8 {
 // oversizedLocked handles a packet that does not fit: it is split if it may be, or its message is
 // if IPv6 hosts do not send shorter ones (RFC 2473, section 7.1), else its sender gets an ICMP
 // error.
-func (r *peer) oversizedLocked(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp []byte, now time.Duration) {
+func (r *peer) oversizedLocked(b *batch, f *tun.Frame, i int, h *inet.Header, u *rule, icmp []byte, now time.Duration) {
 	p := r.plane
 	packet := make([]byte, f.PacketLen(i))
 	f.Packet(i, packet)
-	if h.Src.Is6() && len(packet) <= ipv6MinMTU {
+	if h.Src.Is6() && len(packet) <= inet.MinMTU6 {
 		buf := b.slot(len(packet))
 		copy(buf[tunnel.Offset:], packet)
-		r.transmitLocked(b, buf, laneOf(h.flow, isAcknowledgment(packet)), sched.Prompt, h, u, now)
+		r.transmitLocked(b, buf, laneOf(h.Flow, inet.IsAcknowledgment(packet)), sched.Prompt, h, u, now)
 		return
 	}
-	if !h.dontFrag {
-		fragments(packet, make([]byte, len(packet)), r.scheduling.mtu, func(part []byte) {
+	if !h.DontFragment {
+		inet.Fragments(packet, make([]byte, len(packet)), r.scheduling.mtu, func(part []byte) {
 			buf := b.slot(len(part))
 			copy(buf[tunnel.Offset:], part)
-			r.transmitLocked(b, buf, uint8(h.flow), sched.Prompt, h, u, now)
+			r.transmitLocked(b, buf, uint8(h.Flow), sched.Prompt, h, u, now)
 		})
 		return
 	}
 	p.counts.drop(dropTooBig, 1)
 	if i == 0 { // one message for all segments
-		if m := tooBig(icmp[:0], packet, h, r.scheduling.mtu); len(m) > 0 {
+		if m := inet.TooBig(icmp[:0], packet, h, r.scheduling.mtu); len(m) > 0 {
 			p.deliver([][]byte{m})
 		}
 	}
@@ -240,14 +241,14 @@ func (r *peer) oversizedLocked(b *batch, f *tun.Frame, i int, h *parsed, u *rule
 
 // transmitLocked schedules a packet, whose buffer has room for the tunnel, and seals it for each
 // path.
-func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, kind sched.Kind, h *parsed, u *rule, now time.Duration) {
-	wire := len(buf) + tunnel.TagLen + ipUDP4
+func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, kind sched.Kind, h *inet.Header, u *rule, now time.Duration) {
+	wire := len(buf) + tunnel.TagLen + inet.UDP4Len
 	for i := range r.scheduling.paths {
 		if l := &r.links[i]; l.paced {
 			r.scheduling.queues.Set(i, now, l.queue.WaitOf(now, uint32(lane)))
 		}
 	}
-	set := u.scheduler.Next(r.scheduling.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Kind: kind, Version: r.selection.version})
+	set := u.scheduler.Next(r.scheduling.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.Flow, Kind: kind, Version: r.selection.version})
 	if set == 0 {
 		r.plane.counts.drop(dropNoPath, 1)
 		return
@@ -265,7 +266,7 @@ func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, kind sched.Kind,
 		i := set.First()
 		set &^= sched.One(i)
 		if l := &r.links[i]; l.shaped {
-			if !r.pacing.enqueue(b, i, &queued{keys: k, lane: lane, seq: seq, copied: copies, class: h.class, repair: u.discipline.Name == dataplane.Auto}, buf, now) {
+			if !r.pacing.enqueue(b, i, &queued{keys: k, lane: lane, seq: seq, copied: copies, class: h.Class, repair: u.discipline.Name == dataplane.Auto}, buf, now) {
 				continue
 			}
 		} else {
@@ -275,7 +276,7 @@ func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, kind sched.Kind,
 				one = b.slot(len(buf) - tunnel.Offset)
 				copy(one[tunnel.Offset:], buf[tunnel.Offset:])
 			}
-			r.sealLocked(b, k, i, one, tunnel.Data, k.number.Stamp(lane, seq, uint8(i), copies), h.class, now)
+			r.sealLocked(b, k, i, one, tunnel.Data, k.number.Stamp(lane, seq, uint8(i), copies), h.Class, now)
 		}
 		if taken++; taken > 1 {
 			u.copies++
@@ -321,7 +322,7 @@ func (r *peer) sealToLocked(b *batch, k *keys, i int, buf []byte, kind tunnel.Ty
 		r.scheduling.queues.Set(i, now, r.plane.opened.Wait(r.conf.Name, i))
 	}
 	if l.shaped { // it has waited
-		stamp.Wait = l.queue.Line(len(buf) + tunnel.TagLen + ipUDP4)
+		stamp.Wait = l.queue.Line(len(buf) + tunnel.TagLen + inet.UDP4Len)
 	} else {
 		stamp.Wait = r.scheduling.queues.Wait(i, now)
 	}
@@ -329,6 +330,6 @@ func (r *peer) sealToLocked(b *batch, k *keys, i int, buf []byte, kind tunnel.Ty
 	k.counters[i]++
 	m := k.send.Seal(buf, h, stamp)
 	r.session.assoc.Sent(1)
-	l.sent.add(1, len(m)+ipUDP4)
+	l.sent.add(1, len(m)+inet.UDP4Len)
 	b.add(to.line, udp.Datagram{Data: m, To: to.from, From: l.source(to.line, to.from), Class: class, Fragment: kind != tunnel.Control && l.exceeds(m)})
 }

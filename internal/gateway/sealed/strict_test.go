@@ -9,6 +9,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
@@ -82,7 +83,7 @@ func floodStrict(t *testing.T, peers int, strict unit.Bandwidth, set func(hub *d
 		}
 	}
 	after, took := hub.plane.Status(), time.Since(begin)
-	sum := after.Paths[0].Sent.Bytes - before.Paths[0].Sent.Bytes + ipUDP4*(after.Paths[0].Sent.Packets-before.Paths[0].Sent.Packets)
+	sum := after.Paths[0].Sent.Bytes - before.Paths[0].Sent.Bytes + inet.UDP4Len*(after.Paths[0].Sent.Packets-before.Paths[0].Sent.Packets)
 	// Control messages are sent at once, and packets wait for them.
 	if most := uint64(strict.SizeIn(took)) + 12_000; sum > most {
 		t.Errorf("%d bytes were sent in %v, more than %d", sum, took, most)

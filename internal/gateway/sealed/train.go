@@ -7,6 +7,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
@@ -282,7 +283,7 @@ func (x *trains) judge(t *train) (rate unit.Bandwidth, more int) {
 	if n := slices.Index(trainCounts[:], t.count) + 1; n == 1 && took < shortTrain || n == 2 && took < max(wholeTrain, trainJitters*jitter) {
 		return 0, trainCounts[n]
 	}
-	return quality.TrainRate(t.arrived, t.size+tunnel.Overhead+ipUDP4), 0
+	return quality.TrainRate(t.arrived, t.size+tunnel.Overhead+inet.UDP4Len), 0
 }
 
 // hint has paths of which nothing is known begin with what trains have shown. A path that leads

@@ -2,12 +2,13 @@ package sealed
 
 import (
 	"fmt"
-	"github.com/tabane/tabane/internal/base/unit"
-	"github.com/tabane/tabane/internal/gateway/quality"
 	"math/rand/v2"
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/quality"
 
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/kernel/netns"

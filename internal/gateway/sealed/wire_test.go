@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/openbpf"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
@@ -27,8 +28,8 @@ func TestWireDocument(t *testing.T) {
 		fmt.Sprintf("| %d on | packet |", tunnel.Offset),
 		fmt.Sprintf("| %d to 19 | time sent |", tunnel.HeaderLen),
 		fmt.Sprintf("| last %d | tag |", tunnel.TagLen),
-		fmt.Sprintf("The tunnel adds %d bytes to a packet; with UDP and IP it is %d over IPv4 and %d over IPv6.", tunnel.Overhead, tunnel.Overhead+ipUDP4, tunnel.Overhead+ipUDP6),
-		fmt.Sprintf("The tunnel adds %d bytes to a packet; with UDP and IP it is %d over IPv4 and %d over IPv6.", openbpf.OverheadIPv4-ipUDP4, openbpf.OverheadIPv4, openbpf.OverheadIPv6),
+		fmt.Sprintf("The tunnel adds %d bytes to a packet; with UDP and IP it is %d over IPv4 and %d over IPv6.", tunnel.Overhead, tunnel.Overhead+inet.UDP4Len, tunnel.Overhead+inet.UDP6Len),
+		fmt.Sprintf("The tunnel adds %d bytes to a packet; with UDP and IP it is %d over IPv4 and %d over IPv6.", openbpf.OverheadIPv4-inet.UDP4Len, openbpf.OverheadIPv4, openbpf.OverheadIPv6),
 		fmt.Sprintf("until the home agent has answered, the rate is %d kbit/s", unansweredRate/1000),
 	} {
 		if !strings.Contains(text, want) {

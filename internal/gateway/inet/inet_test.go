@@ -1,22 +1,16 @@
-package sealed
+package inet
 
 import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/checksum"
-	"github.com/tabane/tabane/internal/gateway/dataplane"
-	"github.com/tabane/tabane/internal/gateway/handshake"
-	"github.com/tabane/tabane/internal/gateway/reseq"
-	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
 // packetOf makes a packet with right checksums.
@@ -43,16 +37,17 @@ func ip6(protocol layers.IPProtocol, class uint8) *layers.IPv6 {
 
 // rightSums reports whether the checksums of a packet of TCP, ICMP or ICMPv6 are right.
 func rightSums(b []byte) bool {
-	var h parsed
-	if !h.parse(b) || !lengthValid(b) {
+	var h Header
+	if !h.Parse(b) || !LengthValid(b) {
 		return false
 	}
-	transport := b[h.transport:]
-	var pseudo []byte
+	transport := b[h.Transport:]
+	pseudo := uint64(0)
 	if h.Protocol != unix.IPPROTO_ICMP {
-		pseudo = slices.Concat(h.Src.AsSlice(), h.Dst.AsSlice(), []byte{byte(len(transport) >> 8), byte(len(transport)), 0, h.Protocol})
+		pseudo = checksum.Pseudo(b, h.Protocol, len(transport))
 	}
-	return checksum.Of(pseudo, transport) == 0 && (b[0]>>4 == 6 || checksum.Of(b[:ipv4Len]) == 0)
+	right := checksum.Fold(checksum.Sum(transport, pseudo)) == 0xffff
+	return right && (b[0]>>4 == 6 || checksum.Of(b[:V4Len]) == 0)
 }
 
 func TestMSSIsClamped(t *testing.T) {
@@ -74,12 +69,12 @@ func TestMSSIsClamped(t *testing.T) {
 				tcp.SetNetworkLayerForChecksum(l)
 				b = packetOf(t, l, tcp)
 			}
-			var h parsed
-			if !h.parse(b) {
+			var h Header
+			if !h.Parse(b) {
 				t.Fatal("not parsed")
 			}
-			clampMSS(b, &h, 1300)
-			got := gopacket.NewPacket(b[h.transport:], layers.LayerTypeTCP, gopacket.Default).Layer(layers.LayerTypeTCP).(*layers.TCP)
+			ClampMSS(b, &h, 1300)
+			got := gopacket.NewPacket(b[h.Transport:], layers.LayerTypeTCP, gopacket.Default).Layer(layers.LayerTypeTCP).(*layers.TCP)
 			for _, o := range got.Options {
 				if o.OptionType == layers.TCPOptionKindMSS && binary.BigEndian.Uint16(o.OptionData) != want {
 					t.Errorf("%s: MSS %d, want %d", name, binary.BigEndian.Uint16(o.OptionData), want)
@@ -89,7 +84,7 @@ func TestMSSIsClamped(t *testing.T) {
 				t.Errorf("%s, IPv6 %v: wrong checksum", name, v6)
 			}
 			before := bytes.Clone(b)
-			if clampMSS(b, &h, 9000); !bytes.Equal(b, before) {
+			if ClampMSS(b, &h, 9000); !bytes.Equal(b, before) {
 				t.Errorf("%s: a smaller MSS was raised", name)
 			}
 		}
@@ -114,13 +109,13 @@ func TestCongestionMark(t *testing.T) {
 			} else {
 				b = packetOf(t, ip4(layers.IPProtocolUDP, 46<<2|tt.inner, true))
 			}
-			ok := decapsulate(46<<2|tt.outer, b)
-			var h parsed
-			h.parse(b)
-			if ok == tt.dropped || ok && h.class != 46<<2|tt.want {
-				t.Errorf("inner %d outer %d: %v, class %#x", tt.inner, tt.outer, ok, h.class)
+			ok := Decapsulate(46<<2|tt.outer, b)
+			var h Header
+			h.Parse(b)
+			if ok == tt.dropped || ok && h.Class != 46<<2|tt.want {
+				t.Errorf("inner %d outer %d: %v, class %#x", tt.inner, tt.outer, ok, h.Class)
 			}
-			if ok && !v6 && checksum.Of(b[:ipv4Len]) != 0 {
+			if ok && !v6 && checksum.Of(b[:V4Len]) != 0 {
 				t.Errorf("inner %d outer %d: wrong header checksum", tt.inner, tt.outer)
 			}
 		}
@@ -135,25 +130,25 @@ func TestTooBig(t *testing.T) {
 	udp.SetNetworkLayerForChecksum(v6)
 	six := packetOf(t, v6, udp, gopacket.Payload(make([]byte, 1500)))
 	for _, b := range [][]byte{four, six} {
-		var h parsed
-		h.parse(b)
+		var h Header
+		h.Parse(b)
 		want := uint16(1234)
 		if b[0]>>4 == 6 {
 			want = 1280 // hosts ignore less
 		}
-		m := tooBig(nil, b, &h, 1234)
-		var e parsed
-		if !e.parse(m) || e.Src != h.Dst || e.Dst != h.Src || !rightSums(m) {
+		m := TooBig(nil, b, &h, 1234)
+		var e Header
+		if !e.Parse(m) || e.Src != h.Dst || e.Dst != h.Src || !rightSums(m) {
 			t.Fatalf("%x", m)
 		}
-		icmp := m[e.transport:]
+		icmp := m[e.Transport:]
 		if v4 := b[0]>>4 == 4; v4 && (icmp[0] != 3 || icmp[1] != 4) || !v4 && icmp[0] != 2 || binary.BigEndian.Uint16(icmp[6:]) != want || !bytes.HasPrefix(b, icmp[8:]) {
 			t.Errorf("%x", icmp[:8])
 		}
 		// No error about an error.
-		var again parsed
-		again.parse(m)
-		if n := tooBig(nil, m, &again, 100); n != nil {
+		var again Header
+		again.Parse(m)
+		if n := TooBig(nil, m, &again, 100); n != nil {
 			t.Errorf("an error is answered by %x", n)
 		}
 	}
@@ -166,12 +161,12 @@ func TestFragments(t *testing.T) {
 	}
 	b := packetOf(t, ip4(layers.IPProtocolUDP, 0, false), gopacket.Payload(payload))
 	var got []byte
-	fragments(b, make([]byte, len(b)), 1300, func(f []byte) {
+	Fragments(b, make([]byte, len(b)), 1300, func(f []byte) {
 		field := binary.BigEndian.Uint16(f[6:])
-		if int(field&0x1fff)*8 != len(got) || len(f) > 1300 || checksum.Of(f[:ipv4Len]) != 0 || !lengthValid(f) {
+		if int(field&0x1fff)*8 != len(got) || len(f) > 1300 || checksum.Of(f[:V4Len]) != 0 || !LengthValid(f) {
 			t.Errorf("fragment of %d bytes at %d: %#x", len(f), len(got), field)
 		}
-		got = append(got, f[ipv4Len:]...)
+		got = append(got, f[V4Len:]...)
 		if more := field&0x2000 != 0; more != (len(got) < len(payload)) {
 			t.Errorf("more fragments: %v after %d bytes", more, len(got))
 		}
@@ -187,36 +182,13 @@ func TestFragmentsUseOneLane(t *testing.T) {
 	udp.SetNetworkLayerForChecksum(l)
 	b := packetOf(t, l, udp, gopacket.Payload(make([]byte, 3000)))
 	flows := map[uint32]bool{}
-	fragments(b, make([]byte, len(b)), 1300, func(f []byte) {
-		var h parsed
-		h.parse(f)
-		flows[h.flow] = true
+	Fragments(b, make([]byte, len(b)), 1300, func(f []byte) {
+		var h Header
+		h.Parse(f)
+		flows[h.Flow] = true
 	})
 	if len(flows) != 1 {
 		t.Errorf("%d flows", len(flows))
-	}
-}
-
-// TestCopiesUnderEarlierKeys: of two copies, one arrives before the keys change and one after.
-func TestCopiesUnderEarlierKeys(t *testing.T) {
-	born := func(at time.Duration) *keys { return &keys{Session: &handshake.Session{Born: at}} }
-	first, second, third := born(1), born(2), born(3)
-	var x receiving
-	for i, a := range []struct {
-		keys  *keys
-		path  uint8
-		seq   tunnel.Seq
-		fresh bool
-	}{
-		{first, 0, 0, true}, {first, 1, 0, false}, {first, 0, 1, true},
-		{second, 0, 0, true}, {first, 1, 1, false}, {first, 1, 2, true}, {first, 0, 2, false}, {second, 1, 0, false},
-		{third, 0, 0, true}, {second, 1, 1, true}, {first, 1, 3, false},
-	} {
-		o := &opened{keys: a.keys, path: a.path, stamp: tunnel.Stamp{Lane: 9, Seq: a.seq, Copied: true}, packet: make([]byte, 20)}
-		out, fresh := x.pushLocked(time.Second, o, reseq.Auto, nil)
-		if fresh != a.fresh || fresh != (len(out) == 1) {
-			t.Errorf("packet %d: fresh %v, %d delivered, want %v", i, fresh, len(out), a.fresh)
-		}
 	}
 }
 
@@ -225,74 +197,27 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte{0x45, 0, 0, 20, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x60, 2, 0, 0, 0, 0, 0, 0, 2, 4, 5, 0xb4})
 	f.Add(append([]byte{0x60, 0, 0, 0, 0, 8, unix.IPPROTO_FRAGMENT, 64}, make([]byte, 48)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var h parsed
-		if !h.parse(b) {
+		var h Header
+		if !h.Parse(b) {
 			return
 		}
-		if h.transport > len(b) {
-			t.Fatalf("transport header at %d of %d", h.transport, len(b))
+		if h.Transport > len(b) {
+			t.Fatalf("transport header at %d of %d", h.Transport, len(b))
 		}
 		n := len(b)
-		clampMSS(b, &h, 1300)
-		decapsulate(ecnCE, b)
-		isSYN(b)
-		isAcknowledgment(b)
-		if m := tooBig(nil, b, &h, 1280); len(m) > 1280 {
+		ClampMSS(b, &h, 1300)
+		Decapsulate(CE, b)
+		IsSYN(b)
+		IsAcknowledgment(b)
+		if m := TooBig(nil, b, &h, 1280); len(m) > 1280 {
 			t.Fatalf("error of %d bytes", len(m))
 		}
-		if b[0]>>4 == 4 && lengthValid(b) {
-			fragments(b, make([]byte, n), 600, func(f []byte) {
+		if b[0]>>4 == 4 && LengthValid(b) {
+			Fragments(b, make([]byte, n), 600, func(f []byte) {
 				if len(f) > 600 {
 					t.Fatalf("fragment of %d bytes", len(f))
 				}
 			})
 		}
 	})
-}
-
-// TestHold: segments that only acknowledge are not held for their order where the rule is auto, and
-// what is has another lane.
-func TestHold(t *testing.T) {
-	segment := func(six bool, flags byte, payload int) []byte {
-		ip := ipv4Len
-		if six {
-			ip = ipv6Len
-		}
-		b := make([]byte, ip+32+payload) // with time stamps
-		if six {
-			b[0], b[6] = 0x60, unix.IPPROTO_TCP
-		} else {
-			b[0], b[9] = 0x45, unix.IPPROTO_TCP
-		}
-		b[ip+12], b[ip+13] = 8<<4, flags
-		return b
-	}
-	const ack = 1 << 4
-	datagram := segment(false, ack, 0)
-	datagram[9] = unix.IPPROTO_UDP
-	auto := routing{uniformHold: true}
-	fixed := routing{uniformHold: true, policy: dataplane.Policy{{Resequence: dataplane.Resequence{Mode: dataplane.ResequenceFixed, Bound: time.Second}}}}
-	for _, tt := range []struct {
-		name   string
-		routes *routing
-		b      []byte
-		want   reseq.Hold
-	}{
-		{"acknowledgment", &auto, segment(false, ack, 0), reseq.Off},
-		{"acknowledgment over IPv6", &auto, segment(true, ack, 0), reseq.Off},
-		{"data", &auto, segment(false, ack, 1), reseq.Auto},
-		{"FIN", &auto, segment(true, ack|flagFIN, 0), reseq.Auto},
-		{"SYN", &auto, segment(false, flagSYN, 0), reseq.Auto},
-		{"datagram", &auto, datagram, reseq.Prompt},
-		{"full datagram", &auto, append(datagram, make([]byte, fullSize-len(datagram))...), reseq.Auto},
-		{"acknowledgment with a fixed time", &fixed, segment(false, ack, 0), reseq.Hold(time.Second)},
-	} {
-		if got := tt.routes.hold(tt.b); got != tt.want {
-			t.Errorf("%s is held %v, want %v", tt.name, got, tt.want)
-		}
-		lane := laneOf(5, isAcknowledgment(tt.b))
-		if own := lane != 5; own != isAcknowledgment(tt.b) {
-			t.Errorf("%s has lane %d", tt.name, lane)
-		}
-	}
 }

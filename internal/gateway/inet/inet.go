@@ -1,4 +1,6 @@
-package sealed
+// Package inet reads and changes the headers of IP packets, and writes the packets that a router
+// sends on its own: fragments and ICMP errors.
+package inet
 
 import (
 	"encoding/binary"
@@ -13,57 +15,57 @@ import (
 
 // The fixed lengths of headers in bytes.
 const (
-	ipv4Len, ipv6Len = 20, 40
-	udpLen, tcpLen   = 8, 20
-	ipUDP4, ipUDP6   = ipv4Len + udpLen, ipv6Len + udpLen
+	V4Len, V6Len     = 20, 40
+	UDPLen, TCPLen   = 8, 20
+	UDP4Len, UDP6Len = V4Len + UDPLen, V6Len + UDPLen
 )
 
-// parsed is the fields of an IP packet that the plane uses.
-type parsed struct {
+// Header is what packets are forwarded by.
+type Header struct {
 	dataplane.Packet
-	class     uint8 // traffic class: DSCP and ECN
-	transport int   // where the transport header is, 0 in later fragments
-	fragment  bool  // any fragment
-	dontFrag  bool
-	flow      uint32
+	Class        uint8 // traffic class: DSCP and ECN
+	Transport    int   // where the transport header is, 0 in later fragments
+	Fragment     bool  // any fragment
+	DontFragment bool
+	Flow         uint32 // hash of addresses, protocol and ports
 }
 
-// parse reads the headers of an IP packet; false means that it is none. length is that of the
-// packet, of which b may be the beginning of a super-packet.
-func (p *parsed) parse(b []byte) bool {
-	if len(b) < ipv4Len {
+// Parse reads the headers of an IP packet, or of the beginning of a super-packet; false means that
+// it is none.
+func (h *Header) Parse(b []byte) bool {
+	if len(b) < V4Len {
 		return false
 	}
 	switch b[0] >> 4 {
 	case 4:
 		header := int(b[0]&15) * 4
-		if header < ipv4Len || header > len(b) {
+		if header < V4Len || header > len(b) {
 			return false
 		}
-		*p = parsed{class: b[1]}
-		p.Src, p.Dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
-		p.Protocol = b[9]
+		*h = Header{Class: b[1]}
+		h.Src, h.Dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
+		h.Protocol = b[9]
 		field := binary.BigEndian.Uint16(b[6:])
-		p.dontFrag, p.fragment = field&0x4000 != 0, field&0x3fff != 0
+		h.DontFragment, h.Fragment = field&0x4000 != 0, field&0x3fff != 0
 		if field&0x1fff == 0 {
-			p.transport = header
+			h.Transport = header
 		}
 	case 6:
-		if len(b) < ipv6Len {
+		if len(b) < V6Len {
 			return false
 		}
-		*p = parsed{class: uint8(binary.BigEndian.Uint16(b) >> 4), dontFrag: true}
-		p.Src, p.Dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
-		p.Protocol, p.transport, p.fragment = upper(b)
+		*h = Header{Class: uint8(binary.BigEndian.Uint16(b) >> 4), DontFragment: true}
+		h.Src, h.Dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
+		h.Protocol, h.Transport, h.Fragment = upper(b)
 	default:
 		return false
 	}
-	p.DSCP = p.class >> 2
-	if p.transport > 0 && p.transport+4 <= len(b) && hasPorts(p.Protocol) {
-		t := b[p.transport:]
-		p.SrcPort, p.DstPort = binary.BigEndian.Uint16(t), binary.BigEndian.Uint16(t[2:])
+	h.DSCP = h.Class >> 2
+	if h.Transport > 0 && h.Transport+4 <= len(b) && hasPorts(h.Protocol) {
+		t := b[h.Transport:]
+		h.SrcPort, h.DstPort = binary.BigEndian.Uint16(t), binary.BigEndian.Uint16(t[2:])
 	}
-	p.flow = p.hash()
+	h.Flow = h.hash()
 	return true
 }
 
@@ -73,7 +75,7 @@ const maxExtensions = 8
 // upper finds the upper layer of an IPv6 packet behind its extension headers (RFC 8200, section 4).
 // at is 0 if it is not in the packet.
 func upper(b []byte) (protocol uint8, at int, fragment bool) {
-	protocol, at = b[6], ipv6Len
+	protocol, at = b[6], V6Len
 	for range maxExtensions {
 		switch protocol {
 		case unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_DSTOPTS:
@@ -111,33 +113,33 @@ func hasPorts(protocol uint8) bool {
 
 // hash returns the hash of the flow: addresses, protocol and ports. Fragments of a datagram have
 // only the first in common, whatever the fragment, so that they use one lane.
-func (p *parsed) hash() uint32 {
-	src, dst := p.Src.As16(), p.Dst.As16()
-	h := uint64(p.Protocol)
-	if !p.fragment {
-		h |= uint64(p.SrcPort)<<16 | uint64(p.DstPort)<<32
+func (h *Header) hash() uint32 {
+	src, dst := h.Src.As16(), h.Dst.As16()
+	v := uint64(h.Protocol)
+	if !h.Fragment {
+		v |= uint64(h.SrcPort)<<16 | uint64(h.DstPort)<<32
 	}
-	for _, v := range [...]uint64{
+	for _, word := range [...]uint64{
 		binary.LittleEndian.Uint64(src[:]), binary.LittleEndian.Uint64(src[8:]),
 		binary.LittleEndian.Uint64(dst[:]), binary.LittleEndian.Uint64(dst[8:]),
 	} {
-		hi, lo := bits.Mul64(h^v^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
-		h = hi ^ lo
+		hi, lo := bits.Mul64(v^word^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
+		v = hi ^ lo
 	}
-	return uint32(h ^ h>>32)
+	return uint32(v ^ v>>32)
 }
 
 // The code points of ECN (RFC 3168).
 const (
-	ecnMask   = 3
-	ecnNotECT = 0
-	ecnCE     = 3
+	ECNMask = 3
+	NotECT  = 0
+	CE      = 3
 )
 
-// decapsulate transfers the congestion mark of the outer header to the packet (RFC 6040, section
+// Decapsulate transfers the congestion mark of the outer header to the packet (RFC 6040, section
 // 4.2). It reports false for a packet that has to be dropped.
-func decapsulate(outer uint8, b []byte) bool {
-	if outer&ecnMask != ecnCE {
+func Decapsulate(outer uint8, b []byte) bool {
+	if outer&ECNMask != CE {
 		return true
 	}
 	var class uint8
@@ -146,39 +148,39 @@ func decapsulate(outer uint8, b []byte) bool {
 	} else {
 		class = uint8(binary.BigEndian.Uint16(b) >> 4)
 	}
-	switch class & ecnMask {
-	case ecnNotECT:
+	switch class & ECNMask {
+	case NotECT:
 		return false
-	case ecnCE:
+	case CE:
 		return true
 	}
 	if b[0]>>4 == 4 {
 		old := binary.BigEndian.Uint16(b)
-		b[1] |= ecnCE
+		b[1] |= CE
 		checksum.Update(b[10:12], old, binary.BigEndian.Uint16(b))
 		return true
 	}
-	binary.BigEndian.PutUint16(b, binary.BigEndian.Uint16(b)|ecnCE<<4)
+	binary.BigEndian.PutUint16(b, binary.BigEndian.Uint16(b)|CE<<4)
 	return true
 }
 
-// clampMSS lowers the maximum segment size of a TCP SYN to what fits into packets of mtu bytes (RFC
-// 4459, section 3.2). p describes b.
-func clampMSS(b []byte, p *parsed, mtu int) {
-	if p.Protocol != unix.IPPROTO_TCP || p.transport == 0 || p.fragment || len(b) < p.transport+tcpLen {
+// ClampMSS lowers the maximum segment size of a TCP SYN to what fits into packets of mtu bytes (RFC
+// 4459, section 3.2). h is its header.
+func ClampMSS(b []byte, h *Header, mtu int) {
+	if h.Protocol != unix.IPPROTO_TCP || h.Transport == 0 || h.Fragment || len(b) < h.Transport+TCPLen {
 		return
 	}
-	t := b[p.transport:]
+	t := b[h.Transport:]
 	const kindEnd, kindNop, kindMSS = 0, 1, 2
 	header := int(t[12]>>4) * 4
-	if t[13]&flagSYN == 0 || header < tcpLen || header > len(t) {
+	if t[13]&FlagSYN == 0 || header < TCPLen || header > len(t) {
 		return
 	}
-	maxMSS := mtu - tcpLen - ipv4Len
+	maxMSS := mtu - TCPLen - V4Len
 	if b[0]>>4 == 6 {
-		maxMSS = mtu - tcpLen - ipv6Len
+		maxMSS = mtu - TCPLen - V6Len
 	}
-	for o := tcpLen; o < header; {
+	for o := TCPLen; o < header; {
 		switch kind := t[o]; {
 		case kind == kindEnd:
 			return
@@ -217,55 +219,55 @@ func replace16(t []byte, at int, value uint16) {
 const (
 	// quoted4 is how much of a packet an ICMP error quotes: at least 8 bytes behind the header (RFC
 	// 792), and as much as fits into 576 bytes (RFC 1812, section 4.3.2.3).
-	quoted4 = 576 - ipv4Len - 8
+	quoted4 = 576 - V4Len - 8
 	// quoted6 is that of ICMPv6: as much as fits into the least MTU (RFC 4443, section 3.2).
-	quoted6 = ipv6MinMTU - ipv6Len - 8
+	quoted6 = MinMTU6 - V6Len - 8
 )
 
-// ipv6MinMTU is what IPv6 hosts send whatever an error says (RFC 8200, section 5).
-const ipv6MinMTU = 1280
+// MinMTU6 is what IPv6 hosts send whatever an error says (RFC 8200, section 5).
+const MinMTU6 = 1280
 
-// tooBig returns the ICMP message (RFC 792 and RFC 1191, RFC 4443 section 3.2) that reports to the
-// sender of a packet that only mtu bytes fit, but not less than ipv6MinMTU in IPv6, appended to
+// TooBig returns the ICMP message (RFC 792 and RFC 1191, RFC 4443 section 3.2) that reports to the
+// sender of a packet that only mtu bytes fit, but not less than MinMTU6 in IPv6, appended to
 // out. The source is the packet's destination, which the way back from there would have too. There
 // is none for a packet that must not be answered: an ICMP error, a later fragment, a multicast
 // address.
-func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
-	if p.transport == 0 || p.Src.IsUnspecified() || p.Src.IsMulticast() || p.Dst.IsMulticast() {
+func TooBig(out, packet []byte, h *Header, mtu int) []byte {
+	if h.Transport == 0 || h.Src.IsUnspecified() || h.Src.IsMulticast() || h.Dst.IsMulticast() {
 		return out
 	}
 	kind := byte(255)
-	if p.transport < len(packet) {
-		kind = packet[p.transport]
+	if h.Transport < len(packet) {
+		kind = packet[h.Transport]
 	}
-	if p.Src.Is4() {
+	if h.Src.Is4() {
 		// Only echo requests and replies, time stamps and information are no errors.
-		if p.Protocol == unix.IPPROTO_ICMP && kind != 0 && kind != 8 && (kind < 13 || kind > 18) {
+		if h.Protocol == unix.IPPROTO_ICMP && kind != 0 && kind != 8 && (kind < 13 || kind > 18) {
 			return out
 		}
 		quote := packet[:min(len(packet), quoted4)]
-		src, dst := p.Dst.As4(), p.Src.As4()
-		n := ipv4Len + 8 + len(quote)
+		src, dst := h.Dst.As4(), h.Src.As4()
+		n := V4Len + 8 + len(quote)
 		at := len(out)
 		out = append(out, 0x45, 0xc0, byte(n>>8), byte(n), 0, 0, 0x40, 0, 64, unix.IPPROTO_ICMP, 0, 0)
 		out = append(append(out, src[:]...), dst[:]...)
-		binary.BigEndian.PutUint16(out[at+10:], checksum.Of(out[at:at+ipv4Len]))
+		binary.BigEndian.PutUint16(out[at+10:], checksum.Of(out[at:at+V4Len]))
 		icmp := len(out)
 		out = append(out, 3, 4, 0, 0, 0, 0, byte(mtu>>8), byte(mtu))
 		out = append(out, quote...)
 		binary.BigEndian.PutUint16(out[icmp+2:], checksum.Of(out[icmp:]))
 		return out
 	}
-	if p.Protocol == unix.IPPROTO_ICMPV6 && kind < 128 {
+	if h.Protocol == unix.IPPROTO_ICMPV6 && kind < 128 {
 		return out
 	}
 	quote := packet[:min(len(packet), quoted6)]
-	src, dst := p.Dst.As16(), p.Src.As16()
+	src, dst := h.Dst.As16(), h.Src.As16()
 	n := 8 + len(quote)
 	out = append(out, 0x60, 0, 0, 0, byte(n>>8), byte(n), unix.IPPROTO_ICMPV6, 64)
 	out = append(append(out, src[:]...), dst[:]...)
 	icmp := len(out)
-	mtu = max(mtu, ipv6MinMTU) // hosts ignore less (RFC 8201, section 4)
+	mtu = max(mtu, MinMTU6) // hosts ignore less (RFC 8201, section 4)
 	out = append(out, 2, 0, 0, 0, 0, 0, byte(mtu>>8), byte(mtu))
 	out = append(out, quote...)
 	pseudo := [8]byte{2: byte(n >> 8), 3: byte(n), 7: unix.IPPROTO_ICMPV6}
@@ -273,9 +275,9 @@ func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
 	return out
 }
 
-// fragments splits an IPv4 packet that may be fragmented into packets of at most mtu bytes (RFC
+// Fragments splits an IPv4 packet that may be fragmented into packets of at most mtu bytes (RFC
 // 791, section 3.2) and passes each to use, in buf. Options are copied into all of them.
-func fragments(packet, buf []byte, mtu int, use func([]byte)) {
+func Fragments(packet, buf []byte, mtu int, use func([]byte)) {
 	header := int(packet[0]&15) * 4
 	step := (mtu - header) &^ 7
 	if step <= 0 {
@@ -302,57 +304,59 @@ func fragments(packet, buf []byte, mtu int, use func([]byte)) {
 
 // The flags of TCP (RFC 9293, section 3.1).
 const (
-	flagFIN = 1 << 0
-	flagSYN = 1 << 1
-	flagRST = 1 << 2
-	flagACK = 1 << 4
+	FlagFIN = 1 << 0
+	FlagSYN = 1 << 1
+	FlagRST = 1 << 2
+	FlagACK = 1 << 4
 )
 
-// tcpHeader returns the TCP header of an IP packet and what is behind it, or nil if it is not right
+// TCP returns the TCP header of an IP packet and what is behind it, or nil if it is not right
 // behind the IP header.
-func tcpHeader(b []byte) []byte {
+func TCP(b []byte) []byte {
 	at := int(b[0]&15) * 4
 	protocol := b[9]
 	if b[0]>>4 == 6 {
-		at, protocol = ipv6Len, b[6]
+		at, protocol = V6Len, b[6]
 	}
-	if protocol != unix.IPPROTO_TCP || len(b) < at+tcpLen {
+	if protocol != unix.IPPROTO_TCP || len(b) < at+TCPLen {
 		return nil
 	}
 	return b[at:]
 }
 
-// isSYN reports whether an IP packet may begin a TCP connection.
-func isSYN(b []byte) bool {
-	t := tcpHeader(b)
-	return t != nil && t[13]&flagSYN != 0
+// IsSYN reports whether an IP packet may begin a TCP connection.
+func IsSYN(b []byte) bool {
+	t := TCP(b)
+	return t != nil && t[13]&FlagSYN != 0
 }
 
-// isAcknowledgment reports whether an IP packet is a TCP segment that only acknowledges.
-func isAcknowledgment(b []byte) bool {
-	t := tcpHeader(b)
-	return t != nil && t[13]&(flagFIN|flagSYN|flagRST) == 0 && int(t[12]>>4)*4 == len(t)
+// IsAcknowledgment reports whether an IP packet is a TCP segment that only acknowledges.
+func IsAcknowledgment(b []byte) bool {
+	t := TCP(b)
+	return t != nil && t[13]&(FlagFIN|FlagSYN|FlagRST) == 0 && int(t[12]>>4)*4 == len(t)
 }
 
-// lengthValid reports whether an IP packet has the length that its header states.
-func lengthValid(b []byte) bool {
+// LengthValid reports whether an IP packet has the length that its header states.
+func LengthValid(b []byte) bool {
 	switch {
-	case len(b) >= ipv4Len && b[0]>>4 == 4:
+	case len(b) >= V4Len && b[0]>>4 == 4:
 		return int(binary.BigEndian.Uint16(b[2:])) == len(b)
-	case len(b) >= ipv6Len && b[0]>>4 == 6:
-		return int(binary.BigEndian.Uint16(b[4:]))+ipv6Len == len(b)
+	case len(b) >= V6Len && b[0]>>4 == 6:
+		return int(binary.BigEndian.Uint16(b[4:]))+V6Len == len(b)
 	}
 	return false
 }
 
-func source(b []byte) netip.Addr {
+// Source returns the source address of an IP packet.
+func Source(b []byte) netip.Addr {
 	if b[0]>>4 == 4 {
 		return netip.AddrFrom4([4]byte(b[12:16]))
 	}
 	return netip.AddrFrom16([16]byte(b[8:24]))
 }
 
-func destination(b []byte) netip.Addr {
+// Destination returns the destination address of an IP packet.
+func Destination(b []byte) netip.Addr {
 	if b[0]>>4 == 4 {
 		return netip.AddrFrom4([4]byte(b[16:20]))
 	}
