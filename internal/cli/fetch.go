@@ -165,7 +165,11 @@ func printReport(w io.Writer, r traffic.Report) error {
 		_, err = fmt.Fprintf(w, "%d objects: median %.1f ms, 95th percentile %.1f ms\n", n, 1e3*r.ObjectTime(0.5).Seconds(), 1e3*r.ObjectTime(0.95).Seconds())
 	}
 	if d := r.Datagrams; d != nil && err == nil {
-		_, err = fmt.Fprintf(w, "%d reordered, by %d at most, %d duplicates\n", d.Reordered, d.Behind, d.Duplicates)
+		late := ""
+		if d.DelayP95 != 0 {
+			late = fmt.Sprintf(", 95 %% within %.1f ms above the least delay", 1e3*(d.DelayP95-d.LeastDelay).Seconds())
+		}
+		_, err = fmt.Fprintf(w, "%d reordered, by %d at most, %d duplicates%s\n", d.Reordered, d.Behind, d.Duplicates, late)
 	}
 	return err
 }

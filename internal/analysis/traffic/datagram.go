@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/stat"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/quality"
 )
@@ -32,12 +33,19 @@ type Datagrams struct {
 	Duplicates uint64 `json:"duplicates"`
 	Reordered  uint64 `json:"reordered"`
 	Behind     uint64 `json:"behind"`
+	// LeastDelay and DelayP95 are of the time from sending to the first arrival, by the clocks of
+	// both hosts: their difference is right whatever these show. 0 where the payload is less than
+	// StampedDatagram.
+	LeastDelay time.Duration `json:"least_delay_ns,omitempty"`
+	DelayP95   time.Duration `json:"delay_p95_ns,omitempty"`
 }
 
-// Bounds of the payload of a numbered datagram in bytes: it begins with its number, 8 bytes.
+// Bounds of the payload of a numbered datagram in bytes: it begins with its number, 8 bytes, and
+// from StampedDatagram on with the time when it was sent, in as many.
 const (
-	MinDatagram = 8
-	MaxDatagram = 65507
+	MinDatagram     = 8
+	StampedDatagram = 16
+	MaxDatagram     = 65507
 )
 
 const (
@@ -45,6 +53,9 @@ const (
 	grace = 2 * time.Second
 	// maxDatagrams bounds the numbers of a stream.
 	maxDatagrams = 1 << 32
+	// maxDelays bounds the delays that are kept: those of every second, third, ... datagram of a
+	// longer stream.
+	maxDelays = 1 << 17
 	// receiveBuffer is the socket's buffer: the program may be late, which is no loss of the
 	// network.
 	receiveBuffer = 8 << 20
@@ -121,6 +132,9 @@ func (s stream) send(ctx context.Context, conn *net.UDPConn, count func(bytes in
 			return n, ctx.Err()
 		}
 		binary.BigEndian.PutUint64(b, n)
+		if s.size >= StampedDatagram {
+			binary.BigEndian.PutUint64(b[8:], uint64(time.Now().UnixNano()))
+		}
 		if _, err := conn.Write(b); err != nil && !lostHere(err) {
 			return n, err
 		}
@@ -137,13 +151,20 @@ func lostHere(err error) bool {
 		func(e error) bool { return errors.Is(err, e) })
 }
 
+// arrivals are what has arrived of a stream.
+type arrivals struct {
+	quality.Sequence
+	delays []float64 // in seconds
+}
+
 // collect counts the arrivals of the stream from one address until all have arrived, or until ended
 // has been closed and none has arrived for grace, or ctx ends.
-func (s stream) collect(ctx context.Context, sock *net.UDPConn, from netip.Addr, ended <-chan struct{}, m *meter) (quality.Sequence, error) {
+func (s stream) collect(ctx context.Context, sock *net.UDPConn, from netip.Addr, ended <-chan struct{}, m *meter) (arrivals, error) {
 	var (
-		seen quality.Sequence
+		seen arrivals
 		last atomic.Int64 // of the meter's time
 	)
+	every := s.count()/maxDelays + 1
 	stop := context.AfterFunc(ctx, func() { _ = sock.SetReadDeadline(time.Now()) })
 	defer stop()
 	over := make(chan struct{})
@@ -182,6 +203,10 @@ func (s stream) collect(ctx context.Context, sock *net.UDPConn, from netip.Addr,
 		}
 		if seen.Add(number) {
 			m.count(n, 0)
+			if s.size >= StampedDatagram && number%every == 0 {
+				sent := int64(binary.BigEndian.Uint64(b[8:]))
+				seen.delays = append(seen.delays, time.Duration(time.Now().UnixNano()-sent).Seconds())
+			}
 		}
 		last.Store(int64(m.now()))
 		if seen.Unique() == s.count() {
@@ -191,9 +216,15 @@ func (s stream) collect(ctx context.Context, sock *net.UDPConn, from netip.Addr,
 }
 
 // counts returns the counts of a stream.
-func counts(sent uint64, seen quality.Sequence) *Datagrams {
-	return &Datagrams{Sent: sent, Received: seen.Received, Duplicates: seen.Duplicates, Reordered: seen.Reordered, Behind: seen.Behind}
+func counts(sent uint64, seen arrivals) *Datagrams {
+	d := &Datagrams{Sent: sent, Received: seen.Received, Duplicates: seen.Duplicates, Reordered: seen.Reordered, Behind: seen.Behind}
+	if p95, err := stat.Quantile(0.95, seen.delays); err == nil {
+		d.LeastDelay, d.DelayP95 = seconds(slices.Min(seen.delays)), seconds(p95)
+	}
+	return d
 }
+
+func seconds(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }
 
 // listenDatagrams opens a socket for datagrams to the local address of a connection, in the network
 // namespace of the calling thread.

@@ -104,8 +104,14 @@ func TestDatagrams(t *testing.T) {
 		if err != nil {
 			t.Fatalf("upload %t: %v", upload, err)
 		}
-		want := Datagrams{Sent: 500, Received: 500}
-		if r.Datagrams == nil || *r.Datagrams != want || r.Bytes != 500_000 || r.Duration < 450*ms || r.Duration > 5*time.Second {
+		if r.Datagrams == nil {
+			t.Fatalf("upload %t: no datagrams", upload)
+		}
+		got, want := *r.Datagrams, Datagrams{Sent: 500, Received: 500}
+		if got.LeastDelay <= 0 || got.DelayP95 < got.LeastDelay || got.DelayP95 > 500*ms {
+			t.Errorf("upload %t: delays %s and %s", upload, got.LeastDelay, got.DelayP95)
+		}
+		if got.LeastDelay, got.DelayP95 = 0, 0; got != want || r.Bytes != 500_000 || r.Duration < 450*ms || r.Duration > 5*time.Second {
 			t.Errorf("upload %t: %+v, %d bytes in %s, want 500 datagrams in about 500ms", upload, r.Datagrams, r.Bytes, r.Duration)
 		}
 		if shown == 0 || shown > r.Bytes {

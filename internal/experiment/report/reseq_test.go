@@ -13,9 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"gonum.org/v1/plot/plotter"
+
 	"github.com/tabane/tabane/internal/analysis/capture"
 	"github.com/tabane/tabane/internal/gateway/reseq"
-	"gonum.org/v1/plot/plotter"
 )
 
 // ordered is a connection to whose client so many segments of 1000 bytes came over two subflows,

@@ -1,6 +1,7 @@
 package result
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/analysis/traffic"
@@ -113,7 +114,19 @@ func PutDelivery(metrics map[string]float64, r traffic.Report) {
 		metrics[DuplicatedShare] = float64(d.Duplicates) / max(1, unique)
 		metrics[ReorderedShare] = float64(d.Reordered) / max(1, unique)
 		metrics[ReorderedBehind] = float64(d.Behind)
+		if d.DelayP95 > 0 {
+			metrics[DatagramDelayP95] = d.DelayP95.Seconds()
+		}
 	}
+}
+
+// PutDownloads adds to a run's metrics what downloads at once carried in a time, in bytes each.
+func PutDownloads(metrics map[string]float64, bytes []float64, lasted time.Duration) {
+	sum := 0.0
+	for _, n := range bytes {
+		sum += n
+	}
+	metrics[AllRate], metrics[LeastRate] = 8*sum/lasted.Seconds(), 8*slices.Min(bytes)/lasted.Seconds()
 }
 
 // Lesser returns the lesser of two limits, of which 0 means none.

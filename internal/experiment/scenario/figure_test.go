@@ -102,21 +102,6 @@ func TestForLab(t *testing.T) {
 	}
 }
 
-// TestForLabBeside: a lab runs no traffic beside downloads, but says so where there is no other.
-func TestForLabBeside(t *testing.T) {
-	s := loss(t)
-	page := *s.Experiment.Traffic["bulk"]
-	page.Beside = 1
-	s.Experiment.Traffic = map[string]*Traffic{"bulk": s.Experiment.Traffic["bulk"], "page": &page}
-	if diff := cmp.Diff([]string{"bulk"}, s.ForLab().Experiment.TrafficNames()); diff != "" {
-		t.Error(diff)
-	}
-	delete(s.Experiment.Traffic, "bulk")
-	if diff := cmp.Diff([]string{"page"}, s.ForLab().Experiment.TrafficNames()); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // TestLimitSmallSegments checks that the limit counts the headers of each segment.
 func TestLimitSmallSegments(t *testing.T) {
 	for transport, want := range map[string]float64{"mptcp": 10e6 * 536 / 650, "ns2": 10e6 * 536 / 576} {

@@ -50,23 +50,10 @@ func (s *Spec) WithRouters(kinds []string) *Spec {
 	return s.without(func(t *Transport) bool { return t.Routers != "" && !slices.Contains(kinds, t.Routers) })
 }
 
-// ForLab returns the scenario without transports that only the simulator has, without expectations
-// of them, and without traffic beside downloads, which only the simulator has either, unless it has
-// no other.
+// ForLab returns the scenario without transports that only the simulator has, and without
+// expectations of them.
 func (s *Spec) ForLab() *Spec {
-	with := s.without(func(t *Transport) bool { return t.Model != nil })
-	if with.Experiment == nil {
-		return with
-	}
-	alone := slices.DeleteFunc(with.Experiment.TrafficNames(), func(name string) bool { return with.Experiment.Traffic[name].Beside > 0 })
-	if len(alone) == 0 || len(alone) == len(with.Experiment.Traffic) {
-		return with
-	}
-	chosen, err := with.Select(Selection{Traffic: alone})
-	if err != nil {
-		panic("BUG: " + err.Error()) // all are its own
-	}
-	return chosen
+	return s.without(func(t *Transport) bool { return t.Model != nil })
 }
 
 // ForSimulator returns the scenario without transports that only a lab has, and without

@@ -10,7 +10,7 @@ import (
 	"github.com/tabane/tabane/internal/experiment/scenario"
 )
 
-// InLab returns the scenario of the world without the traffic that only the simulator has.
+// InLab returns the scenario of the world as a lab runs it.
 func (w World) InLab(base *scenario.Spec) *scenario.Spec {
 	s := w.Spec(base).ForLab()
 	// Only the simulator can choose where connections begin.
@@ -34,15 +34,19 @@ func (w World) Rate() unit.Bandwidth {
 	return sum
 }
 
-// Agreement is the goodput of a cell in a lab, a median, and in the simulator, in bit/s, 0 if all
-// failed.
+// Agreement is what a cell came to in a lab, a median, and in the simulator, 0 if all failed: the
+// goodput in bit/s, of all downloads at once, or of a call the 95th percentile of the delay in
+// seconds.
 type Agreement struct {
 	result.CellKey
 	Lab float64
 	Sim Simulated
 }
 
-// Simulated is the goodput of simulated runs with other random numbers each. What they span is what
+// Delay reports whether a delay is compared.
+func (a Agreement) Delay() bool { return a.Traffic == Call }
+
+// Simulated is that of simulated runs with other random numbers each. What they span is what
 // chance does: a lab cannot be expected to be closer to their median than they are.
 type Simulated struct {
 	Median, Least, Most float64
@@ -86,12 +90,16 @@ func Agree(lab, sim []result.Run) ([]Agreement, error) {
 	return list, nil
 }
 
-// spanOf describes the goodput of the runs of a cell, 0 of one that failed. Without runs all of it is 0.
+// spanOf describes what the runs of a cell came to, 0 of one that failed. Without runs all of it is 0.
 func spanOf(runs []result.Run, cell result.CellKey) (stat.Summary, error) {
 	var all []float64
 	for _, x := range runs {
 		if x.CellKey == cell {
-			all = append(all, x.Metrics[result.Goodput])
+			if cell.Traffic == Call {
+				all = append(all, x.Metrics[result.DatagramDelayP95])
+			} else {
+				all = append(all, carried(x.Metrics))
+			}
 		}
 	}
 	if len(all) == 0 {

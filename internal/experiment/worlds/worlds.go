@@ -31,9 +31,6 @@ const (
 // Kinds returns all kinds.
 func Kinds() []Kind { return []Kind{Gateway, EPE, Clients} }
 
-// LabKinds returns the kinds that a lab can run: it has no downloads beside others.
-func LabKinds() []Kind { return []Kind{Gateway, EPE} }
-
 // Options choose a world. The same options draw the same world.
 type Options struct {
 	Kind Kind

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/tabane/tabane/internal/analysis/traffic"
@@ -24,33 +23,19 @@ type competition struct {
 	// from and to are the time in which all compete, since the start of the run.
 	from, to time.Duration
 
-	mu    sync.Mutex
 	sides result.Sides
 	// of has the side of each connection of the cell.
 	of []int
-	// arrived are the samples of all connections, of each side.
-	arrived [][]arrival
-}
-
-// arrival is the bytes of an interval that ended at a time.
-type arrival struct {
-	at    time.Time
-	bytes int64
+	// arrived is what arrived on all connections, of each side.
+	arrived *arrivals
 }
 
 func (r *runner) compete(l *lab.Lab, j job, clock *runClock) *competition {
 	c := &competition{runner: r, lab: l, job: j, clock: clock}
 	c.from, c.to = r.Spec.Experiment.Competition(j.CellKey, r.Quick)
 	c.sides, c.of = j.cell.Sides()
-	c.arrived = make([][]arrival, len(c.sides))
+	c.arrived = newArrivals(len(c.sides))
 	return c
-}
-
-// sample records what arrived on a connection of a side.
-func (c *competition) sample(side int, bytes int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.arrived[side] = append(c.arrived[side], arrival{time.Now(), bytes})
 }
 
 // run runs the other connections until ctx ends, with the run.
@@ -74,7 +59,7 @@ func (c *competition) run(ctx context.Context) error {
 						return nil
 					}
 				}
-				report, err := fetch(ctx, c.lab, x.Client, args, func(s traffic.Sample) { c.sample(side, int64(s.Bytes)) })
+				report, err := fetch(ctx, c.lab, x.Client, args, func(s traffic.Sample) { c.arrived.add(side, s.Bytes) })
 				switch {
 				case ctx.Err() != nil:
 					return nil
@@ -237,11 +222,7 @@ func (s *survey) finish() {
 func (c *competition) put(run *result.Run) {
 	start := c.clock.began()
 	for i := range c.sides {
-		for _, a := range c.arrived[i] {
-			if at := a.at.Sub(start); at > c.from && at <= c.to {
-				c.sides[i].Bytes += float64(a.bytes)
-			}
-		}
+		c.sides[i].Bytes += c.arrived.during(i, start.Add(c.from), start.Add(c.to))
 	}
 	result.PutCompetition(run, c.to-c.from, c.sides)
 }

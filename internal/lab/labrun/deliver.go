@@ -53,6 +53,7 @@ type delivery struct {
 	packets  *receiver
 	repeated *duplicates
 	rivals   *competition
+	beside   *arrivals
 	counted  linkCounts
 	// carried is what each link carried during the delivery, in bytes.
 	carried map[string]uint64
@@ -75,6 +76,9 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 		return nil, err
 	}
 	d.act()
+	if err := d.lead(ctx); err != nil {
+		return nil, err
+	}
 	report, err := d.fetch(ctx)
 	acted, observed := d.stop()
 	if err != nil {
@@ -121,6 +125,10 @@ func (d *delivery) observe(ctx context.Context) error {
 		d.observers.await(d.rivals.watch)
 		d.observers.start(d.rivals.run)
 	}
+	if n := d.job.cell.Traffic.Beside; n > 0 {
+		d.beside = newArrivals(1 + n)
+		d.observers.start(d.runBeside)
+	}
 	d.counted, err = linkBytes(d.lab, d.Spec.LinkNames())
 	return err
 }
@@ -151,6 +159,19 @@ func (d *delivery) act() {
 	}
 }
 
+// lead waits until the downloads beside the traffic have run for a while, if there are any.
+func (d *delivery) lead(ctx context.Context) error {
+	if d.beside == nil {
+		return nil
+	}
+	select {
+	case <-time.After(scenario.BesideLead):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // fetch runs the client of the job, and its server if that is not the one of all others.
 func (d *delivery) fetch(ctx context.Context) (traffic.Report, error) {
 	args := fetchArguments(d.Spec, d.job.cell)
@@ -167,7 +188,10 @@ func (d *delivery) fetch(ctx context.Context) (traffic.Report, error) {
 	return fetch(ctx, d.lab, d.Spec.Experiment.Client, args, func(s traffic.Sample) {
 		d.clock.observe(time.Now(), s.At+interval)
 		if d.rivals != nil {
-			d.rivals.sample(0, int64(s.Bytes))
+			d.rivals.arrived.add(0, s.Bytes)
+		}
+		if d.beside != nil {
+			d.beside.add(0, s.Bytes)
 		}
 		d.report(Event{Kind: RunSample, Lab: d.lab.Name(), CellKey: d.job.CellKey, Trial: d.job.trial, Rate: unit.Size(s.Bytes).Over(interval)})
 	})
@@ -192,6 +216,9 @@ func (d *delivery) measure(report traffic.Report, run *result.Run) (*result.Trac
 	putShare(sharedLinks(d.transport), d.carried, run)
 	if d.rivals != nil {
 		d.rivals.put(run)
+	}
+	if t := d.job.cell.Traffic; d.beside != nil && t.Objects == 0 && t.Datagram == 0 {
+		d.putBeside(run, report.Duration)
 	}
 	if d.packets != nil {
 		bursts, err := d.packets.measure(d.Spec, d.job.CellKey, run)

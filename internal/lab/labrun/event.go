@@ -91,15 +91,14 @@ func Check(spec *scenario.Spec) fault.List {
 func checkDirections(e *scenario.Experiment) fault.List {
 	var faults fault.List
 	for _, name := range slices.Sorted(maps.Keys(e.Traffic)) {
-		if e.Traffic[name].Beside > 0 {
-			faults.Add("experiment.traffic."+name+".beside", "only the simulator has downloads beside a traffic; choose another one with --traffic")
-		}
-		if t := e.Traffic[name]; t.Datagram == 0 && !t.Upload {
+		if t := e.Traffic[name]; t.Datagram == 0 && !t.Upload && t.Beside == 0 {
 			continue
 		}
 		for _, transport := range slices.Sorted(maps.Keys(e.Transports)) {
 			t := e.Transports[transport]
 			switch {
+			case e.Traffic[name].Beside > 0 && t.HTTP3:
+				faults.Add("experiment.traffic."+name+".beside", "are downloads over TCP, and transport %s has HTTP/3", transport)
 			case !t.MPTCP:
 			case e.Traffic[name].Datagram > 0:
 				faults.Add("experiment.traffic."+name+".datagram", "cannot be carried by MPTCP, which transport %s has", transport)

@@ -71,6 +71,11 @@ func playFetch(args []string) error {
 			if o.Datagram, err = strconv.Atoi(args[i+1]); err != nil {
 				return err
 			}
+		case "--objects":
+			var err error
+			if o.Objects, err = strconv.Atoi(args[i+1]); err != nil {
+				return err
+			}
 		case "--limit":
 			var err error
 			if o.Limit, err = time.ParseDuration(args[i+1]); err != nil {

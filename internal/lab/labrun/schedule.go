@@ -63,6 +63,9 @@ func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error
 					if len(c.Events) > 0 {
 						expected += recovery
 					}
+					if of[k].Traffic.Beside > 0 {
+						expected += scenario.BesideLead
+					}
 					expected += warmUpOf(spec, k)
 					if d := e.Settings(k).Recall; d > 0 {
 						expected += d + overhead

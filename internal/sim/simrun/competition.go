@@ -2,7 +2,6 @@ package simrun
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/fault"
@@ -78,13 +77,11 @@ func (p *plan) measureCompetition(of *cell.Cell, run *result.Run, simulated sim.
 
 // measureBeside adds what a download and those beside it carried from a time on.
 func measureBeside(run *result.Run, simulated sim.Result, from, lasted time.Duration) {
-	sum, least := 0.0, math.Inf(1)
+	var bytes []float64
 	for i := range simulated.Connections {
-		bytes := during(simulated.Connections[i].Series, from, from+lasted)
-		sum += bytes
-		least = min(least, bytes)
+		bytes = append(bytes, during(simulated.Connections[i].Series, from, from+lasted))
 	}
-	run.Metrics[result.AllRate], run.Metrics[result.LeastRate] = 8*sum/lasted.Seconds(), 8*least/lasted.Seconds()
+	result.PutDownloads(run.Metrics, bytes, lasted)
 }
 
 // during returns the bytes of a series in the intervals from one time to another.

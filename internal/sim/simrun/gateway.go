@@ -84,7 +84,7 @@ func (p *plan) measureDatagrams(of *cell.Cell, trial int, config sim.Config, sim
 			}
 		}
 	})
-	report.Datagrams = &traffic.Datagrams{Sent: c.Sent, Received: c.Received, Duplicates: c.Duplicates, Reordered: c.Reordered, Behind: c.Behind}
+	report.Datagrams = &traffic.Datagrams{Sent: c.Sent, Received: c.Received, Duplicates: c.Duplicates, Reordered: c.Reordered, Behind: c.Behind, DelayP95: c.DelayP95}
 	of.Phases[0].Put(run.Metrics)
 	if report.Bytes == 0 {
 		run.Notes[result.NoteError] = "not a datagram arrived"
@@ -94,7 +94,6 @@ func (p *plan) measureDatagrams(of *cell.Cell, trial int, config sim.Config, sim
 	result.PutDelivery(run.Metrics, report)
 	result.Mean(of.Phases, report.Duration).Put(run.Metrics)
 	trace.Measure(of.Phases, run.Metrics)
-	run.Metrics[result.DatagramDelayP95] = c.DelayP95.Seconds()
 	if c.Gateway != nil {
 		trace.Subflows = subflows(of.Own().Transport.Links, c.Gateway, x.Start)
 		trace.Decisions = decisions(of.Own().Transport.Links, c.Gateway, x.Start)
