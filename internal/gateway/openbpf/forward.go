@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
@@ -201,7 +200,7 @@ func sweepFilters(keep []bpf.Attachment) error {
 // Clear detaches what a killed instance has left, which has pinned in a directory what it could,
 // and removes the pair of interfaces that segments.
 func Clear(pins string) error {
-	return errors.Join(os.RemoveAll(pins), sweepFilters(nil), bpf.RemovePair(Segmenter))
+	return errors.Join(bpf.RemovePinned(pins), sweepFilters(nil), bpf.RemovePair(Segmenter))
 }
 
 // Unpin has the program go with this process, at a clean stop.

@@ -23,8 +23,7 @@ const PinRoot = "/run/tabane-bpf"
 // namespace, and mounts the file system at PinRoot if there is none. It returns a *feature.Error if
 // it cannot.
 func PinDir(daemon string) (string, error) {
-	var fsys unix.Statfs_t
-	if err := unix.Statfs(PinRoot, &fsys); err != nil || uint32(fsys.Type) != unix.BPF_FS_MAGIC {
+	if !mounted(PinRoot) {
 		if err := mount(PinRoot); err != nil {
 			return "", missing("no BPF file system at "+PinRoot, "mount -t bpf bpf "+PinRoot, err)
 		}
@@ -39,6 +38,22 @@ func PinPath(daemon string) (string, error) {
 		return "", fmt.Errorf("find network namespace: %w", err)
 	}
 	return filepath.Join(PinRoot, daemon+"-"+strconv.FormatUint(ns.Ino, 10)), nil
+}
+
+// RemovePinned removes the directory of pins that PinPath has returned. Without the file system there
+// are none, and PinRoot may be a directory that this user cannot read.
+func RemovePinned(dir string) error {
+	err := os.RemoveAll(dir)
+	if errors.Is(err, fs.ErrPermission) && !mounted(filepath.Dir(dir)) {
+		return nil
+	}
+	return err
+}
+
+// mounted reports whether there is a BPF file system at a place.
+func mounted(at string) bool {
+	var fsys unix.Statfs_t
+	return unix.Statfs(at, &fsys) == nil && uint32(fsys.Type) == unix.BPF_FS_MAGIC
 }
 
 func mount(at string) error {
