@@ -16,7 +16,7 @@ func (a *App) gatewayKeyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "key [FILE]",
 		Short: "Make the key of a gateway, or print the public key of one",
-		Long: `Key makes a new private key. With --out it writes a new file, which belongs to the user of the package's units, and prints the
+		Long: `Key makes a new private key. With --out it writes a new file, which root and the package's units can read, and prints the
 public key. Without it prints the private key on standard output, and the public key on standard error; if standard output is a
 file, its mode becomes 0600: a gateway refuses a key that others may read. With FILE it prints the public key of the private key in
 that file. The other gateways need the public key as peers[].public_key.`,

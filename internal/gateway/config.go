@@ -24,7 +24,8 @@ import (
 // Config is the `gateway:` section of a configuration file.
 type Config struct {
 	// Key is the file of the private key, which tabane gateway key makes. Only its owner may be
-	// able to read it. A relative path is relative to the configuration file. Example: gw.key
+	// able to read it, and if that is root the group tabane. A relative path is relative to the
+	// configuration file. Example: gw.key
 	Key string `yaml:"key"`
 	// Listen is the UDP port of all paths. A network that lets only a few ports pass may let 443,
 	// which HTTP/3 has. Default: 4790

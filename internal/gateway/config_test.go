@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -356,6 +357,19 @@ func TestFiles(t *testing.T) {
 			t.Errorf("a key of user %d for user %d: trusted is %v", tt.owner, tt.effective, !tt.want)
 		}
 	}
+	units := func() (uint32, uint32, bool) { return 990, 991, true }
+	for _, tt := range []struct {
+		mode         os.FileMode
+		owner, group uint32
+		want         bool
+	}{
+		{0o600, 0, 0, false}, {0o600, 990, 991, false}, {0o640, 0, 991, false}, {0o640, 0, 0, true}, {0o640, 990, 991, true},
+		{0o660, 0, 991, true}, {0o644, 0, 991, true}, {0o604, 0, 991, true},
+	} {
+		if exposed(tt.mode, tt.owner, tt.group, units) != tt.want {
+			t.Errorf("a key of mode %04o, user %d and group %d: exposed is %v", tt.mode, tt.owner, tt.group, !tt.want)
+		}
+	}
 	c := site()
 	c.Key, c.Peers[1].PublicKey, c.Peers[0].PresharedKey = "good", own.Public().String(), "open"
 	if err := c.Files(dir).Err(); err == nil || !strings.Contains(err.Error(), "peers[1].public_key: is that of this gateway") || !strings.Contains(err.Error(), "peers[0].preshared_key:") {
@@ -370,6 +384,28 @@ func TestHalvesOfADefaultRoute(t *testing.T) {
 		if !unicast(netip.MustParsePrefix(p)) && netip.MustParsePrefix(p).Bits() > 0 {
 			t.Errorf("%s is refused", p)
 		}
+	}
+}
+
+// TestKeyOfUnits: on a host with the user of the units, they can read a key that root makes, and so
+// can a daemon that root has started, which has dropped its access to files of others.
+func TestKeyOfUnits(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to give files to others")
+	}
+	const group = 65534
+	units := func() (uint32, uint32, bool) { return 65534, group, true }
+	file := filepath.Join(t.TempDir(), "gw.key")
+	if err := writeKey(file, handshake.PrivateKey{1}, units); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := info.Sys().(*syscall.Stat_t)
+	if of.Uid != 0 || of.Gid != group || info.Mode().Perm() != 0o640 || exposed(info.Mode().Perm(), of.Uid, of.Gid, units) {
+		t.Errorf("the key is of user %d and group %d, with mode %04o", of.Uid, of.Gid, info.Mode().Perm())
 	}
 }
 

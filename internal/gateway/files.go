@@ -59,10 +59,13 @@ func PrivateKey(file string) (handshake.PrivateKey, error) {
 	return readKey(file, handshake.ParsePrivateKey)
 }
 
-// WriteKey writes a private key to a new file that only its owner can read: the user of the
-// package's units if root calls and there is that user, otherwise the caller. It is an error if the
-// file exists. It may be called for a file in a directory that others cannot change.
-func WriteKey(file string, key handshake.PrivateKey) (err error) {
+// WriteKey writes a private key to a new file that only the caller can read, and if root calls, the
+// group of the package's units if there is one: a daemon that root starts has no access to files of
+// another user, after its start. It is an error if the file exists. It may be called for a file in a
+// directory that others cannot change.
+func WriteKey(file string, key handshake.PrivateKey) error { return writeKey(file, key, unitUser) }
+
+func writeKey(file string, key handshake.PrivateKey, unit func() (owner, group uint32, ok bool)) (err error) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
@@ -77,8 +80,8 @@ func WriteKey(file string, key handshake.PrivateKey) (err error) {
 			err = fmt.Errorf("write key %q: %w", file, errors.Join(statefile.Cause(err), os.Remove(file)))
 		}
 	}()
-	if u, group, ok := unitUser(); ok {
-		if err := f.Chown(u, group); err != nil {
+	if _, group, ok := unit(); ok && os.Geteuid() == 0 {
+		if err := errors.Join(f.Chown(0, int(group)), f.Chmod(0o640)); err != nil {
 			return err
 		}
 	}
@@ -89,18 +92,18 @@ func WriteKey(file string, key handshake.PrivateKey) (err error) {
 }
 
 // unitUser returns the numbers of the user and the group whom the units run the daemons as, if this
-// process may give files to them.
-func unitUser() (owner, group int, ok bool) {
+// host has them.
+func unitUser() (owner, group uint32, ok bool) {
 	u, err := user.Lookup(packageUser)
-	if err != nil || os.Geteuid() != 0 {
-		return 0, 0, false
-	}
-	owner, err = strconv.Atoi(u.Uid)
 	if err != nil {
 		return 0, 0, false
 	}
-	group, err = strconv.Atoi(u.Gid)
-	return owner, group, err == nil
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return 0, 0, false
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	return uint32(uid), uint32(gid), err == nil
 }
 
 // maxKeyFile is the largest size of a key's file in bytes.
@@ -116,12 +119,23 @@ func trusted(owner, effective uint32) bool {
 	if owner == effective || owner == 0 {
 		return true
 	}
-	u, err := user.Lookup(packageUser)
-	return effective == 0 && err == nil && u.Uid == strconv.FormatUint(uint64(owner), 10)
+	unit, _, ok := unitUser()
+	return effective == 0 && ok && unit == owner
 }
 
-// readKey reads a key from a file that only its owner can read: this user or root. Lines that begin
-// with # are comments.
+// exposed reports whether others may read or write a file of this owner and group: others than the
+// owner and, of a file of root's, those who read it as the group of the units.
+func exposed(mode fs.FileMode, owner, group uint32, unit func() (owner, group uint32, ok bool)) bool {
+	const others, readers = 0o077, 0o040
+	if mode&others == readers && owner == 0 {
+		_, units, ok := unit()
+		return !ok || group != units
+	}
+	return mode&others != 0
+}
+
+// readKey reads a key from a file of this user or root that is not exposed. Lines that begin with #
+// are comments.
 func readKey[K any](name string, parse func(string) (K, error)) (key K, err error) {
 	// A named pipe must not block.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -133,14 +147,14 @@ func readKey[K any](name string, parse func(string) (K, error)) (key K, err erro
 	if err != nil {
 		return key, err
 	}
-	const others = 0o077
+	of := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.Mode().IsRegular():
 		return key, fmt.Errorf("read key %q: it is not a regular file", name)
-	case info.Mode().Perm()&others != 0:
+	case exposed(info.Mode().Perm(), of.Uid, of.Gid, unitUser):
 		return key, fmt.Errorf("read key %q: it may be read or written by others (mode %04o): chmod 600 %s, and make a new key if others may have read it", name, info.Mode().Perm(), name)
-	case !trusted(info.Sys().(*syscall.Stat_t).Uid, uint32(os.Geteuid())):
-		return key, fmt.Errorf("read key %q: it belongs to user %d, who can read and replace it: chown it to the user of the daemon, and make a new key", name, info.Sys().(*syscall.Stat_t).Uid)
+	case !trusted(of.Uid, uint32(os.Geteuid())):
+		return key, fmt.Errorf("read key %q: it belongs to user %d, who can read and replace it: chown it to the user of the daemon, and make a new key", name, of.Uid)
 	case info.Size() > maxKeyFile:
 		return key, fmt.Errorf("read key %q: it is larger than %d bytes", name, maxKeyFile)
 	}
