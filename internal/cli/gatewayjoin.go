@@ -489,14 +489,13 @@ func applyAll(r *setup.Record, steps []setup.Step) error {
 // openPort has firewalls of this host accept packets to a port of the setup, until closed is
 // called.
 func (a *App) openPort(list []nft.Passage) (closed func(), err error) {
-	if blocks, err := nft.Blocking(list); err != nil || len(blocks) == 0 {
+	if blocks, _ := nft.Blocking(list); len(blocks) == 0 {
 		return func() {}, nil // without an answer, there are no rules
 	}
 	_, err = nft.Permit(setup.RulesOwner, list)
-	if left, e := nft.Blocking(list); e == nil {
-		for _, b := range left { // what this cannot change
-			fmt.Fprintf(a.Out, "Chain %q drops the packets. In another terminal: %s\n", b.Chain, b.Remedy())
-		}
+	left, _ := nft.Blocking(list)
+	for _, b := range left { // what this cannot change
+		fmt.Fprintf(a.Out, "Chain %q drops the packets. In another terminal: %s\n", b.Chain, b.Remedy())
 	}
 	return func() { _, _ = nft.Permit(setup.RulesOwner, nil) }, err // gateway leave removes them, too
 }

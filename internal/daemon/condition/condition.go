@@ -200,10 +200,8 @@ func forwarded(blocking func([]nft.Passage) ([]nft.Block, error), versions []bgp
 						all = append(all, nft.Passage{Version: map[bgp.IP]string{bgp.IPv4: "ip", bgp.IPv6: "ip6"}[v], In: in, Out: out})
 					}
 				}
-				blocks, err := blocking(all)
-				if err != nil {
-					return nil, err
-				}
+				blocks, unknown := blocking(all)
+				err = errors.Join(err, unknown)
 				count := map[nft.Chain]int{}
 				for _, b := range blocks {
 					if count[b.Chain]++; count[b.Chain] == len(all) {
@@ -214,7 +212,7 @@ func forwarded(blocking func([]nft.Passage) ([]nft.Block, error), versions []bgp
 					}
 				}
 			}
-			return problems, nil
+			return problems, err
 		},
 	}
 }
@@ -233,10 +231,7 @@ func firewall(blocking func([]nft.Passage) ([]nft.Block, error), owner string, p
 	c := Condition{Name: "firewall", Good: "no chain of nftables or iptables drops all packets that are forwarded, or those of the tunnel"}
 	c.Examine = func() (problems []health.Problem, err error) {
 		list := passages()
-		blocks, err := blocking(list)
-		if err != nil {
-			return nil, err
-		}
+		blocks, unknown := blocking(list)
 		for _, b := range blocks {
 			text := dropsForwarded(b.Chain)
 			if b.Passage.Port != 0 {
@@ -250,12 +245,12 @@ func firewall(blocking func([]nft.Passage) ([]nft.Block, error), owner string, p
 			}
 		}
 		if owner == "" || len(problems) > 0 {
-			return problems, nil
+			return problems, unknown
 		}
 		if ok, err := nft.Permitted(owner, list, marked...); ok || err != nil {
-			return nil, err
+			return nil, errors.Join(unknown, err)
 		}
-		return []health.Problem{{Text: "chains of nftables lack rules of the gateway, or have some that are not needed", Remedy: "restart the gateway"}}, nil
+		return []health.Problem{{Text: "chains of nftables lack rules of the gateway, or have some that are not needed", Remedy: "restart the gateway"}}, unknown
 	}
 	if owner != "" {
 		c.Restore = func() error {

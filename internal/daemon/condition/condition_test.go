@@ -182,6 +182,28 @@ func TestFirewall(t *testing.T) {
 	}
 }
 
+// TestFirewallInPart: of what can be read of the firewall, the problems are reported, as on a host
+// where this user may not read the tables of iptables-legacy.
+func TestFirewallInPart(t *testing.T) {
+	fw := nft.Chain{Family: "inet", Table: "fw", Name: "c"}
+	needed := []nft.Passage{{Version: "ip", In: "lan", Out: "lan"}}
+	blocking := func(list []nft.Passage) (blocks []nft.Block, _ error) {
+		for _, p := range list {
+			blocks = append(blocks, nft.Block{Chain: fw, Passage: p})
+		}
+		return blocks, fs.ErrPermission
+	}
+	for name, c := range map[string]Condition{
+		"all passages": firewall(blocking, "", func() []nft.Passage { return needed }),
+		"forwarded":    forwarded(blocking, []bgp.IP{bgp.IPv4}, []string{"lan"}),
+	} {
+		x := Examine([]Condition{c})
+		if len(x.Problems) != 1 || x.Problems[0].Text != `chain "inet fw c" drops the packets that this host forwards` || !errors.Is(errors.Join(x.Unknown...), fs.ErrPermission) {
+			t.Errorf("%s: %+v", name, x)
+		}
+	}
+}
+
 // TestRestore: what is a daemon's is restored, and reported if that fails.
 func TestRestore(t *testing.T) {
 	broken := errors.New("broken")

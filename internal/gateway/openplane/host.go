@@ -118,7 +118,7 @@ func firewall(lines []string, untracked func(nft.Packets) ([]nft.Chain, error)) 
 		Name: "firewall of open peers", Good: "no chain of nftables or iptables drops packets of peers that are not sealed by the state of their connection",
 		Examine: func() ([]health.Problem, error) {
 			list, err := untracked(nft.Packets{Mark: Mark, Bits: MarkBits, Lines: lines})
-			if err != nil || len(list) == 0 {
+			if len(list) == 0 {
 				return nil, err
 			}
 			var names, remedy []string
@@ -130,7 +130,7 @@ func firewall(lines []string, untracked func(nft.Packets) ([]nft.Chain, error)) 
 				Text: strings.Join(names, ", ") +
 					" may drop packets of peers that are not sealed, or replace their mark: they arrive from the lines, and packets to the peers bypass connection tracking",
 				Remedy: strings.Join(remedy, "; "),
-			}}, nil
+			}}, err
 		},
 	}
 }

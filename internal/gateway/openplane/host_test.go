@@ -63,6 +63,7 @@ func TestConditions(t *testing.T) {
 		"no firewall":            {firewall(nil, chains(nil)), ""},
 		"firewall":               {firewall(nil, chains(nil, nft.Chain{Family: "inet", Table: "filter", Name: "forward"})), "inet filter forward may drop packets of peers that are not sealed, or replace their mark: they arrive from the lines, and packets to the peers bypass connection tracking: nft insert rule inet filter forward meta mark and 0xffff == 4791 accept"},
 		"unknown firewall":       {firewall(nil, chains(fs.ErrPermission)), "unknown: examine firewall of open peers: permission denied"},
+		"firewall, in part":      {firewall(nil, chains(fs.ErrPermission, nft.Chain{Family: "inet", Table: "filter", Name: "forward"})), "inet filter forward may drop packets of peers that are not sealed, or replace their mark: they arrive from the lines, and packets to the peers bypass connection tracking: nft insert rule inet filter forward meta mark and 0xffff == 4791 accept; unknown: examine firewall of open peers: permission denied"},
 		"unknown tc programs":    {trafficControl(lan, nil, func(string) ([]bpf.Attached, []bpf.Attached, error) { return nil, nil, fs.ErrPermission }), "unknown: examine tc programs: permission denied"},
 		"no filter while killed": {killedReversePath([]string{"eth1"}, filters(map[string]string{"all": "0", "eth1": "0"})), ""},
 		"filter while killed":    {killedReversePath([]string{"eth1", "eth2", "wwan0"}, filters(map[string]string{"all": "0", "eth1": "0", "eth2": "2"})), "on eth2 IPv4 packets of peers that are not sealed are dropped while the gateway is killed: sysctl -w net/ipv4/conf/eth2/rp_filter=0"},
@@ -75,13 +76,14 @@ func TestConditions(t *testing.T) {
 		"no offloads to read":    {superPackets(lan, "dsl", slow, no, merging(broken)), "unknown: examine super-packets: broken"},
 	} {
 		x := condition.Examine([]condition.Condition{tt.c})
-		got := ""
-		switch {
-		case len(x.Unknown) > 0:
-			got = "unknown: " + x.Unknown[0].Error()
-		case len(x.Problems) > 0:
-			got = x.Problems[0].Error()
+		var parts []string
+		for _, p := range x.Problems {
+			parts = append(parts, p.Error())
 		}
+		for _, err := range x.Unknown {
+			parts = append(parts, "unknown: "+err.Error())
+		}
+		got := strings.Join(parts, "; ")
 		if got != tt.want && (tt.want == "" || !strings.HasPrefix(got, tt.want)) {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}

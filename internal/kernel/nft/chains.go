@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 
 	"github.com/google/nftables"
@@ -37,7 +38,7 @@ var families = map[nftables.TableFamily]string{
 // those at the hooks prerouting and forward that drop by default, by the state of a connection, or
 // by a route lookup (fib); and those that may replace the mark that these are accepted by. Chains
 // that accept packets with the mark before are not among them. Rules of iptables-nft and
-// iptables-legacy are read as well.
+// iptables-legacy are read as well. With an error, the list has what could be read.
 func Untracked(p Packets) ([]Chain, error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -56,20 +57,17 @@ func Untracked(p Packets) ([]Chain, error) {
 		}
 		untracked, err := r.untracked(c)
 		if err != nil {
-			return nil, fmt.Errorf("list rules of chain %q: %w", name, err)
+			return list, fmt.Errorf("list rules of chain %q: %w", name, err)
 		}
 		if untracked {
 			list = append(list, name)
 		}
 	}
 	for _, l := range legacies {
-		old, err := l.untracked(&p)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, old...)
+		old, failed := l.untracked(&p)
+		list, err = append(list, old...), errors.Join(err, failed)
 	}
-	return list, nil
+	return list, err
 }
 
 // forwards reports whether packets that are forwarded pass a base chain before they are routed, or

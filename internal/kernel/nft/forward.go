@@ -3,6 +3,7 @@ package nft
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -64,7 +65,8 @@ func (c Chain) Accept(links []string) string {
 
 // Blocking returns the base chains that drop all packets of a passage, of nftables, iptables-nft
 // and iptables-legacy. What is not known of a rule that accepts packets is taken to be true, so
-// that a chain which drops only some of them is not among them.
+// that a chain which drops only some of them is not among them. With an error, the list has what
+// could be read.
 func Blocking(passages []Passage) ([]Block, error) {
 	if len(passages) == 0 {
 		return nil, nil
@@ -74,17 +76,11 @@ func Blocking(passages []Passage) ([]Block, error) {
 		return nil, err
 	}
 	list, err := r.blocking(passages, "")
-	if err != nil {
-		return nil, err
-	}
 	for _, l := range legacies {
-		old, err := l.blocking(passages)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, old...)
+		old, failed := l.blocking(passages)
+		list, err = append(list, old...), errors.Join(err, failed)
 	}
-	return list, nil
+	return list, err
 }
 
 // reader reads the rules of nftables, each chain and set once.
@@ -152,7 +148,7 @@ func (r *reader) blocking(passages []Passage, without string) ([]Block, error) {
 			w := walk{reader: r, passage: p, without: without, outcomes: map[string]outcome{}}
 			does, err := w.follow(c.Table, c.Name)
 			if err != nil {
-				return nil, err
+				return list, err
 			}
 			if does == dropped || does != accepted && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
 				list = append(list, Block{name, p, r.owned[Chain{name.Family, name.Table, ""}]})

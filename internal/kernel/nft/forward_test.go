@@ -1,10 +1,13 @@
 package nft
 
 import (
+	"errors"
+	"io/fs"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -70,6 +73,43 @@ func blocking(t *testing.T, passages []Passage, want string, commands ...*exec.C
 			}
 		}
 		return err
+	})
+}
+
+// TestBlockingUnreadable: a daemon that is not root's cannot list the tables of iptables-legacy, and
+// reports the chains of nftables all the same.
+func TestBlockingUnreadable(t *testing.T) {
+	legacy := programs.Need(t, "iptables-legacy")
+	commands := []*exec.Cmd{exec.Command(legacy, "-P", "FORWARD", "DROP"), ruleTable(t, "ip", "chain f { type filter hook forward priority 0; policy drop; }")}
+	withLinks(t, commands, func() error {
+		// The groups of this thread may read them.
+		groups, err := unix.Getgroups()
+		if err != nil {
+			return err
+		}
+		var ids []uint32
+		for _, g := range groups {
+			ids = append(ids, uint32(g))
+		}
+		unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0) // of this thread, unlike unix.Setgroups
+		defer unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(ids)), uintptr(unsafe.Pointer(unsafe.SliceData(ids))), 0)
+		if err := unix.Setfsgid(65534); err != nil {
+			return err
+		}
+		defer unix.Setfsgid(0)
+		if err := unix.Setfsuid(65534); err != nil {
+			return err
+		}
+		defer unix.Setfsuid(0)
+		found, err := Blocking(between("ip"))
+		if got := chainsOf(found); !strings.HasPrefix(got, "ip ") || strings.Contains(got, "legacy") || !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("found %q, %v", got, err)
+		}
+		chains, err := Untracked(Packets{Mark: 4791, Bits: 0xffff, Lines: []string{"wan"}})
+		if len(chains) != 1 || chains[0].Family != "ip" || !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("found %v, %v", chains, err)
+		}
+		return nil
 	})
 }
 

@@ -86,7 +86,7 @@ func (l *legacy) chains(p *Packets, wanted func(r *legacyRules, hook, first, las
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list tables of %s: %w", l.command, err)
 	}
 	fd, err := unix.Socket(l.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // needs no CAP_NET_RAW, which a proxy lacks
 	if err != nil {
