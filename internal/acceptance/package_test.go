@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -267,9 +268,14 @@ func TestPackageOnABareSystem(t *testing.T) {
 	in("dpkg", "--force-unsafe-io", "-i", "/tabane.deb") // an upgrade to the same version
 	in("tabane", "check", "-c", "/etc/tabane/asbr.yaml")
 
+	for _, written := range []string{"var/lib/tabane/gateway.quota", "run/tabane/edge.paths"} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(root, filepath.Dir(written)), 0o755), os.WriteFile(filepath.Join(root, written), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	in("dpkg", "--force-unsafe-io", "-r", "tabane")
-	if now := files(t, root); now["/usr/bin/tabane"] || !now["/etc/tabane/asbr.yaml"] {
-		t.Errorf("after the removal there is the program: %t, the operator's file: %t", now["/usr/bin/tabane"], now["/etc/tabane/asbr.yaml"])
+	if now := files(t, root); now["/usr/bin/tabane"] || !now["/etc/tabane/asbr.yaml"] || !now["/var/lib/tabane/gateway.quota"] {
+		t.Errorf("after the removal there is the program: %t, the operator's file: %t, the daemon's: %t", now["/usr/bin/tabane"], now["/etc/tabane/asbr.yaml"], now["/var/lib/tabane/gateway.quota"])
 	}
 	in("dpkg", "--force-unsafe-io", "-P", "tabane")
 	// The records of dpkg and adduser, and the backups of what these change.
