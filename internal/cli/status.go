@@ -194,7 +194,7 @@ func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialHere}}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, errors.Unwrap(err)
+		return nil, cause(errors.Unwrap(err))
 	}
 	defer resp.Body.Close()
 	if kind := resp.Header.Get("Content-Type"); path == "/status" && (resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusOK && kind != "application/json") {
@@ -205,6 +205,23 @@ func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
 		return nil, &answerError{resp.StatusCode, resp.Status, OneLine(strings.TrimSpace(string(b)))}
 	}
 	return b, err
+}
+
+// errSilent is that of a program that accepts a connection, and nothing else.
+var errSilent = fmt.Errorf("no answer within %s", statusTimeout)
+
+// cause returns why there is no response to a request.
+func cause(err error) error {
+	var of net.Error // of a connection, or of the time
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return errSilent
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+		return errors.New("the connection was closed without an answer")
+	case errors.As(err, &of), errors.Is(err, context.Canceled):
+		return err
+	}
+	return errForeign // it speaks no HTTP
 }
 
 // dialHere connects to an address. Without an answer on ::1 it tries 127.0.0.1: a daemon that was
