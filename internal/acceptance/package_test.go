@@ -287,6 +287,34 @@ func TestPackageOnABareSystem(t *testing.T) {
 	}
 }
 
+// TestUnitsMountForAll: a command of a unit has mounts of its own, also with +, so one that mounts
+// for the daemon or for others enters those of systemd.
+func TestUnitsMountForAll(t *testing.T) {
+	units, err := filepath.Glob("../../deploy/systemd/*.service")
+	if err != nil || len(units) == 0 {
+		t.Fatalf("%q, %v", units, err)
+	}
+	found := false
+	for _, unit := range units {
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if !strings.HasPrefix(line, "Exec") || !strings.Contains(line, "mount ") {
+				continue
+			}
+			found = true
+			if !strings.Contains(line, "=-+nsenter --target 1 --mount ") {
+				t.Errorf("%s: what this mounts nobody sees: %s", unit, line)
+			}
+		}
+	}
+	if !found {
+		t.Error("no unit mounts anything")
+	}
+}
+
 // buildPackages builds the packages of the programs in a directory, uncompressed.
 func buildPackages(t *testing.T, version, bin, out string, environment ...string) {
 	t.Helper()
