@@ -234,8 +234,9 @@ func (a *app) labDown() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "down NAME...",
 		Short: "Remove labs, whatever is left of them",
-		Long: `Down removes the labs that are named, also incomplete ones. --all skips labs whose creating process still runs, such as those of a
-"lab run" in another terminal; the exit code is then 1. It also removes what browsers of killed experiments have left.`,
+		Long: `Down removes the labs that are named, also incomplete ones. --all removes those of the user who calls it, or who
+calls sudo. It skips labs whose creating process still runs, such as those of a "lab run" in another terminal; the exit code is then 1. It
+also removes what browsers of killed experiments have left.`,
 		Example:           "  tabane lab down epe-steady\n  tabane lab down --all",
 		ValidArgsFunction: cli.CompleteAll(labNames),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -255,7 +256,7 @@ func (a *app) labDown() *cobra.Command {
 			}
 			var used []string
 			if all {
-				args, used = unowned(infos)
+				args, used = unowned(infos, lab.User())
 			}
 			for _, name := range args {
 				if !there[name] {
@@ -282,17 +283,19 @@ func (a *app) labDown() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "remove all labs of this machine whose creating process has ended")
+	c.Flags().BoolVar(&all, "all", false, "remove all labs of this user whose creating process has ended")
 	return c
 }
 
-// unowned returns the labs that `lab down --all` removes, and the others. A lab whose owner is
-// running is being built or has an experiment running; it is removed only by name.
-func unowned(labs []lab.Info) (removed, owned []string) {
+// unowned returns the labs of a user that `lab down --all` removes, and the others of that user. One
+// whose owner is running is being built or has an experiment running; it is removed only by name.
+func unowned(labs []lab.Info, user int) (removed, owned []string) {
 	for _, i := range labs {
-		if i.Owned {
+		switch {
+		case i.User != user:
+		case i.Owned:
 			owned = append(owned, i.Name)
-		} else {
+		default:
 			removed = append(removed, i.Name)
 		}
 	}

@@ -14,10 +14,12 @@ import (
 // TestLabDownAll: a process with the owner's PID may be another one and does not own the lab.
 func TestLabDownAll(t *testing.T) {
 	removed, owned := unowned([]lab.Info{
-		{Name: "detached", Owner: 0},
-		{Name: "reused", Owner: os.Getpid()},
-		{Name: "running", Owner: os.Getpid(), Owned: true},
-	})
+		{Name: "detached", Owner: 0, User: 1000},
+		{Name: "reused", Owner: os.Getpid(), User: 1000},
+		{Name: "running", Owner: os.Getpid(), Owned: true, User: 1000},
+		{Name: "other-user", User: 1001},
+		{Name: "running-of-other-user", Owned: true, User: 0},
+	}, 1000)
 	if want := []string{"detached", "reused"}; !slices.Equal(removed, want) {
 		t.Errorf("removes %q, want %q", removed, want)
 	}

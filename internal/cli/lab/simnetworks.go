@@ -142,6 +142,10 @@ func (f simNetworksFlags) check(c *cobra.Command) error {
 		return cli.Usage(c, errors.New("--objects goes with none of --runs, --connections, --change-every and --start: each network has one hour, and begins with the best path"))
 	case f.spray < 0 || f.spray > 10_000:
 		return cli.Usage(c, fmt.Errorf("--spray must be from 0 to 10000, got %d", f.spray))
+	case f.spray > 0 && f.links > 0:
+		return cli.Usage(c, errors.New("give --spray or --links, not both"))
+	case f.spray > 0 && slices.ContainsFunc([]string{"runs", "many", "connections", "change-every", "explore", "start"}, c.Flags().Changed):
+		return cli.Usage(c, errors.New("--spray goes with none of --runs, --many, --connections, --change-every, --explore and --start: each network has one download of each kind"))
 	}
 	return nil
 }
