@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // datagrams carries numbered datagrams from one gateway to the other, one each millisecond, and
@@ -339,6 +341,44 @@ func TestPacketSizes(t *testing.T) {
 		}
 	}
 	t.Errorf("no datagram of two fragments arrived: %+v", a.plane.Status())
+}
+
+// TestOnePathOfLeastMTU: where one path drops long packets without an error, the shortest that IPv6
+// hosts send are sent over the path that carries them whole.
+func TestOnePathOfLeastMTU(t *testing.T) {
+	nft := programs.Need(t, "nft")
+	a, b := pair(t, 2)
+	for _, g := range []*gateway{a, b} {
+		netnstest.Do(t, g.namespace, func() error {
+			const rules = "add table netdev m; add chain netdev m i { type filter hook ingress device p0 priority 0; }; add rule netdev m i meta length > 1280 drop"
+			out, err := exec.Command(nft, rules).CombinedOutput()
+			if err != nil {
+				t.Logf("%s", out)
+			}
+			return err
+		})
+	}
+	a.run()
+	b.run()
+	a.up(2)
+	b.up(2)
+	echo := func(packets int) int {
+		e, err := netnstest.Echo(a.namespace, netip.MustParseAddr("fd00:2::1"), packets, inet.MinMTU6-inet.V6Len-8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Received
+	}
+	// Until the MTUs are known, packets as long as those of the interfaces permit are sent over both.
+	for end := time.Now().Add(10 * time.Second); echo(4) < 4; {
+		if time.Now().After(end) {
+			t.Fatalf("packets of 1280 bytes do not arrive: %+v", a.plane.Status())
+		}
+	}
+	const packets = 40
+	if n := echo(packets); n != packets {
+		t.Errorf("%d of %d packets of 1280 bytes were answered", n, packets)
+	}
 }
 
 // TestLeastMTU: packets of 1280 bytes of IPv6, which hosts send whatever an error says, pass a path

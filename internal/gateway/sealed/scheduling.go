@@ -103,6 +103,29 @@ func (x *scheduling) refresh() {
 	x.reportMeasured()
 }
 
+// carrying returns those of a set of paths that carry a packet of n bytes whole; if none does, the
+// usable one that does and on which it arrives first; if there is none either, the set.
+func (x *scheduling) carrying(set sched.Set, n int, now time.Duration) sched.Set {
+	fit, best, arrives := set, -1, time.Duration(0)
+	for i := range x.paths {
+		p, l := &x.paths[i], &x.peer.links[i]
+		if !p.Usable || l.mtu() < n {
+			fit &^= sched.One(i)
+			continue
+		}
+		if at := x.wait(i, now) + p.Delay; best < 0 || at < arrives {
+			best, arrives = i, at
+		}
+	}
+	switch {
+	case best < 0:
+		return set
+	case fit == 0:
+		return sched.One(best)
+	}
+	return fit
+}
+
 // begin has a path whose rate is not known yet filled beside others, until it shows its rate.
 func (l *link) begin(p *sched.Path) {
 	p.Buffer = beginBuffer

@@ -210,9 +210,9 @@ func laneOf(flow uint32, ack bool) uint8 {
 	return uint8(flow)
 }
 
-// oversizedLocked handles a packet that does not fit: it is split if it may be, or its message is
-// if IPv6 hosts do not send shorter ones (RFC 2473, section 7.1), else its sender gets an ICMP
-// error.
+// oversizedLocked handles a packet that does not fit all paths: it is split if it may be. If IPv6
+// hosts do not send shorter ones, it takes a path that carries it, or its message is split (RFC
+// 2473, section 7.1). Else its sender gets an ICMP error.
 func (r *peer) oversizedLocked(b *batch, f *tun.Frame, i int, h *inet.Header, u *rule, icmp []byte, now time.Duration) {
 	p := r.plane
 	packet := make([]byte, f.PacketLen(i))
@@ -252,6 +252,9 @@ func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, kind sched.Kind,
 	if set == 0 {
 		r.plane.counts.drop(dropNoPath, 1)
 		return
+	}
+	if n := len(buf) - tunnel.Offset; n > r.scheduling.mtu {
+		set = r.scheduling.carrying(set, n, now)
 	}
 	if kind == sched.Acks && set.Len() == 1 && r.pacing.replace(set.First(), lane, buf) {
 		return
