@@ -130,6 +130,7 @@ enum kind {
 /* What a connection achieved. Addresses of IPv4 sockets are IPv4-mapped. */
 struct report {
 	__u64 acked;       /* bytes */
+	__u64 carried;	   /* bytes, since the last report of an object */
 	__u64 duration_us; /* since the connection was established */
 	__u64 busy_us, window_us, buffer_us; /* busy, of which limited */
 	__u32 srtt_us, min_rtt_us; /* ~0: not known */
@@ -166,6 +167,7 @@ struct began {
 	__u32 stat[3];
 	__u32 objects;     /* were reported */
 	__u64 reported_ns; /* when the last one was */
+	__u64 reported;	   /* the bytes acknowledged by then */
 };
 
 /* An object is reported that has so many bytes, of a connection at most one in OBJECT_NS, and of every
@@ -237,6 +239,7 @@ static __always_inline void send_report(const struct tcp_sock *tp, const struct 
 		return;
 	}
 	r->acked = tp->bytes_acked;
+	r->carried = r->acked - began->reported;
 	r->duration_us = us;
 	r->busy_us = r->window_us = r->buffer_us = 0;
 	/* The length of a jiffy follows from the two clocks. */
@@ -293,6 +296,7 @@ static __always_inline void examine(const struct tcp_sock *tp, struct began *beg
 		if (now - began->reported_ns >= OBJECT_NS) {
 			send_report(tp, began, OBJECT, 0);
 			began->reported_ns = now;
+			began->reported = tp->bytes_acked;
 			began->objects = 1;
 		}
 	}

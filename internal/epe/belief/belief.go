@@ -259,6 +259,8 @@ func (l Limit) String() string {
 // Outcome is what a connection achieved.
 type Outcome struct {
 	Bytes uint64
+	// Counted are those that counted as bytes of objects before, while it went on.
+	Counted uint64
 	// Goodput is in bytes/s while there was something to send; 0: not known.
 	Goodput             float64
 	MinRTT, RTT         time.Duration // 0: not known
@@ -840,7 +842,7 @@ func (t *Table) Closed(now time.Time, prefix netip.Prefix, origin func() uint32,
 	if !bulk {
 		return
 	}
-	n.bulk = min(n.bulk+float64(o.Bytes), mostNumber)
+	n.bulk = min(n.bulk+float64(o.Bytes-min(o.Counted, o.Bytes)), mostNumber)
 	all := b.Limited.add(o.Limit)
 	if o.Goodput > 0 {
 		b.Goodput += (o.Goodput - b.Goodput) * meanGain(all)

@@ -52,10 +52,11 @@ type smallGroup struct {
 	round, bytes float64 // sums
 }
 
-// Add adds a connection that had data in flight for some time, and lasted longer. One in another
-// mode than those before makes them not count. It reports whether a group is complete: all that are
+// Add adds a connection that had data in flight for some time, and lasted longer, or an object of one
+// that goes on, which carried others that are not added. One in another mode than those before makes
+// them not count. It reports whether a group is complete: all that are
 // reported at once are of one, or the time in which a group ends would not be known.
-func (s *Small) Add(now time.Time, m Mode, bytes uint64, took, lasted time.Duration) (complete bool) {
+func (s *Small) Add(now time.Time, m Mode, bytes, carried uint64, took, lasted time.Duration) (complete bool) {
 	if s.mode != m {
 		*s = Small{mode: m}
 	}
@@ -68,7 +69,7 @@ func (s *Small) Add(now time.Time, m Mode, bytes uint64, took, lasted time.Durat
 		s.group.since = now
 	}
 	s.group.round += round
-	s.group.bytes += float64(bytes)
+	s.group.bytes += float64(carried)
 	return s.group.n >= SmallGroup && !now.Equal(s.group.since)
 }
 

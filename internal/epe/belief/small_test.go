@@ -16,7 +16,7 @@ func TestSmallTogether(t *testing.T) {
 	const each, bytes = 30 * SmallGroup, 10_000
 	for range 5 {
 		for range each {
-			if usual.Add(now, Best, bytes, 50*time.Millisecond, 50*time.Millisecond) {
+			if usual.Add(now, Best, bytes, bytes, 50*time.Millisecond, 50*time.Millisecond) {
 				table.TrySmall(now, prefix, 64512, []Mode{Best}, &usual)
 				groups++
 			}
@@ -32,7 +32,7 @@ func TestSmallTogether(t *testing.T) {
 	// A group that ends in a moment of its own has another one begin with the next connection.
 	usual = Small{}
 	for i := range 2 * SmallGroup {
-		complete := usual.Add(now, Best, bytes, 50*time.Millisecond, 50*time.Millisecond)
+		complete := usual.Add(now, Best, bytes, bytes, 50*time.Millisecond, 50*time.Millisecond)
 		if complete != (i%SmallGroup == SmallGroup-1) {
 			t.Fatalf("connection %d: complete %t", i, complete)
 		}

@@ -40,6 +40,9 @@ type apart struct {
 	// does ended.
 	small  belief.Small
 	bulkAt time.Time
+	// objects are the bytes of connections that go on which count already, by what was reported of
+	// their objects.
+	objects uint64
 	// joined are clients with subflows over EPE addresses, of which a report says only a part.
 	joined map[netip.Addr]time.Time
 }
@@ -112,7 +115,7 @@ func (e *egress) closedSmall(now time.Time, prefix netip.Prefix, n *delivered, r
 		return // what it carried has counted
 	}
 	if t != nil && t.phase == measuringApart {
-		t.apart.bytes += float64(r.Acked)
+		t.apart.bytes += float64(r.Carried)
 	}
 	// A jiffy may be longer than what it took.
 	took := max(r.Busy, r.MinRTT)
@@ -125,12 +128,25 @@ func (e *egress) closedSmall(now time.Time, prefix netip.Prefix, n *delivered, r
 	}
 	switch {
 	case t == nil:
-		if a.small.Add(now, n.modeOf(), r.Acked, took, lasted) {
+		if r.Kind == outcome.Object {
+			a.objects += r.Carried
+		}
+		if a.small.Add(now, n.modeOf(), r.Acked, r.Carried, took, lasted) {
 			e.trySmall(now, prefix, n)
 		}
 	case t.apart.small:
 		t.apart.smalls.Add(&a.small, r.Acked, took)
 	}
+}
+
+// counted returns how many bytes of a connection that has ended counted while it went on.
+func (a *apart) counted(r outcome.Report) (bytes uint64) {
+	if a == nil || !r.Objects || r.Carried > r.Acked {
+		return 0
+	}
+	bytes = min(a.objects, r.Acked-r.Carried)
+	a.objects -= bytes
+	return bytes
 }
 
 // inMode reports whether a connection that has ended was in the mode of its network from its start

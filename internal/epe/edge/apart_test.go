@@ -166,6 +166,44 @@ func TestAutoObjects(t *testing.T) {
 	}
 }
 
+// TestAutoKept: of a connection that goes on not each object is reported, but what all of them carry
+// counts, once. A comparison inside the connection that measured nothing delays those in its objects
+// by its share of that, not of the objects that were reported.
+func TestAutoKept(t *testing.T) {
+	a := newAutoEgress(t, false)
+	a.auto.table.SetExplore(0.1)
+	bulk := a.report(outcome.Bulk, autoNetwork, 1<<20)
+	bulk.Busy, bulk.Duration = 3*time.Second, 6*time.Second
+	a.observed([]outcome.Report{bulk})
+	for _, acked := range []uint64{0, 250_000, 500_000, 500_000, 500_000} {
+		a.sampled(a.samples(autoNetwork, acked, 1))
+		a.clock = a.clock.Add(incumbentFor)
+	}
+	if len(a.auto.trials) > 0 || a.auto.compared > 0 {
+		t.Fatalf("%d trials, %d comparisons", len(a.auto.trials), a.auto.compared)
+	}
+	const all = 420_000
+	began, objects := a.clock, uint64(0)
+	for a.auto.aparts == 0 && a.clock.Sub(began) < 10*time.Minute {
+		r := a.report(outcome.Object, autoNetwork, 100_000)
+		r.Busy, r.MinRTT, r.Duration, r.Objects, r.Carried = 270*time.Millisecond, 130*time.Millisecond, 700*time.Millisecond, true, all
+		a.observed([]outcome.Report{r})
+		a.wait(2400 * time.Millisecond)
+		objects++
+	}
+	if took := a.clock.Sub(began); took > 2*time.Minute {
+		t.Errorf("modes are compared in objects after %s", took)
+	}
+	n, _ := a.delivery.networks.Get(netip.MustParsePrefix(autoNetwork))
+	closed := outcome.Report{Objects: true, Acked: objects*all + 50_000, Carried: 50_000}
+	if got := n.apart.counted(closed); got != objects*all {
+		t.Errorf("%d of %d bytes counted", got, objects*all)
+	}
+	if got := n.apart.counted(closed); got != 0 {
+		t.Errorf("%d bytes counted twice", got)
+	}
+}
+
 // TestAutoSmallBesideBulk: small connections do not count while others carry much.
 func TestAutoSmallBesideBulk(t *testing.T) {
 	a := newAutoEgress(t, false)

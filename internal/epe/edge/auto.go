@@ -292,7 +292,9 @@ func (e *egress) observed(reports []outcome.Report) (busy bool) {
 		switch r.Kind {
 		case outcome.Closed:
 			origin := func() uint32 { return e.originOf(prefix) }
-			e.auto.table.Closed(now, prefix, origin, n.modeOf(), outcomeOf(r))
+			o := outcomeOf(r)
+			o.Counted = n.apart.counted(r)
+			e.auto.table.Closed(now, prefix, origin, n.modeOf(), o)
 			e.measuredPath(now, prefix, n, r)
 			e.closedApart(now, prefix, n, r)
 		case outcome.Bulk:

@@ -61,7 +61,7 @@ func (a *autoEgress) announce(peer int, prefix string, there bool) {
 func (a *autoEgress) report(kind outcome.Kind, prefix string, acked uint64) outcome.Report {
 	return outcome.Report{
 		Kind: kind, Local: netip.MustParseAddrPort("[2001:db8:1::10]:80"), Remote: netip.AddrPortFrom(netip.MustParsePrefix(prefix).Addr().Next(), 40000),
-		Acked: acked, Duration: 10 * time.Second, Busy: 10 * time.Second, RTT: 20 * time.Millisecond, MinRTT: 10 * time.Millisecond, Sent: 1000,
+		Acked: acked, Carried: acked, Duration: 10 * time.Second, Busy: 10 * time.Second, RTT: 20 * time.Millisecond, MinRTT: 10 * time.Millisecond, Sent: 1000,
 	}
 }
 

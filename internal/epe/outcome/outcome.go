@@ -68,6 +68,9 @@ type Report struct {
 	Local, Remote netip.AddrPort
 	// Acked is the number of bytes that the other end acknowledged.
 	Acked uint64
+	// Carried is the number of bytes acknowledged since the last report of an object: others may
+	// have followed that were not reported.
+	Carried uint64
 	// Duration is since the connection was established, Busy the part with data to send, of which
 	// Window was limited by the other end's receive window and Buffer by the send buffer, in steps
 	// of a jiffy.
@@ -444,7 +447,7 @@ func decode(b []byte) (Report, error) {
 		return Report{}, fmt.Errorf("report of kind %d", r.Kind)
 	}
 	return Report{
-		Kind: Kind(r.Kind), Local: end(r.Local, r.LocalPort), Remote: end(r.Remote, r.RemotePort), Acked: r.Acked,
+		Kind: Kind(r.Kind), Local: end(r.Local, r.LocalPort), Remote: end(r.Remote, r.RemotePort), Acked: r.Acked, Carried: r.Carried,
 		Duration: us(r.DurationUs), Busy: us(r.BusyUs), Window: us(r.WindowUs), Buffer: us(r.BufferUs),
 		RTT: rtt(r.SrttUs), MinRTT: rtt(r.MinRttUs), Sent: r.Sent, Retransmitted: r.Retransmitted, Retries: r.Retries,
 		Objects: r.Objects != 0,

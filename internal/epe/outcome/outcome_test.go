@@ -254,11 +254,20 @@ func TestObjects(t *testing.T) {
 			r.Duration < r.Busy || r.Duration > time.Second || r.Busy > 100*time.Millisecond || r.MinRTT <= 0 {
 			t.Errorf("object: %+v", r)
 		}
+		if r.Carried < 2*size { // several came before it
+			t.Errorf("object: %d bytes carried", r.Carried)
+		}
+		carried := r.Carried
+		for len(w.reports) > 0 {
+			if r := <-w.reports; r.Kind == Object && r.Local == server {
+				carried += r.Carried
+			}
+		}
 		if err := errors.Join(client.Close(), c.Close(), l.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if r := w.next(Closed, server); !r.Objects || r.Acked < 5*size {
-			t.Errorf("closed: %+v", r)
+		if r := w.next(Closed, server); !r.Objects || r.Acked < 5*size || r.Carried != r.Acked-carried {
+			t.Errorf("closed after %d bytes: %+v", carried, r)
 		}
 	}
 }

@@ -45,6 +45,7 @@ type programFlowKey struct {
 type programReport struct {
 	_             structs.HostLayout
 	Acked         uint64
+	Carried       uint64
 	DurationUs    uint64
 	BusyUs        uint64
 	WindowUs      uint64

@@ -246,7 +246,7 @@ func (w *objectWorld) closed(p pending, mode belief.Mode) {
 		w.carried += float64(p.bytes)
 		return
 	}
-	if !w.usual.Add(p.at, mode, p.bytes, p.took, p.took) || !w.usual.Of(mode) || p.at.Before(w.after) {
+	if !w.usual.Add(p.at, mode, p.bytes, p.bytes, p.took, p.took) || !w.usual.Of(mode) || p.at.Before(w.after) {
 		return
 	}
 	if c, _, ok := w.table.TrySmall(p.at, w.prefix, 64512, objectModes, &w.usual); ok {
