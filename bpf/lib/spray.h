@@ -472,19 +472,44 @@ static __always_inline __u32 spray_queue_choose(const struct spray_turns *t, str
 	return chosen;
 }
 
-/* Doubts the paths of a flow that gained, and now brings less than half of what it brought. */
-static __always_inline void spray_doubt(struct spray_turns *t, __u32 delay, __u32 now, __u32 size)
+enum {
+	SPRAY_ENDED = 1,
+	SPRAY_PAUSED, /* likewise, and the sender paused in it */
+};
+
+/* Counts a datagram, and says whether a part of a window ends, and what that brought. */
+static __always_inline int spray_end_part(struct spray_turns *t, __u32 delay, __u32 now, __u32 size, __u32 *rate)
 {
-	__u32 time = now - t->recent, rate, part = spray_longest(3 * delay, SPRAY_PART);
+	__u32 time = now - t->recent, part = spray_longest(3 * delay, SPRAY_PART);
 
 	t->part += size;
 	if (time < part)
-		return;
-	rate = t->part / (time / 1000);
-	t->recent = now;
+		return 0;
+	*rate = t->part / (time / 1000);
+	t->recent = now ? now : 1;
 	t->part = 0;
-	if (t->window && t->others > t->bytes / 16 && !spray_doubted(t, delay, now) && (__u64)rate * 2 < t->gain)
+	return time < 2 * part ? SPRAY_ENDED : SPRAY_PAUSED;
+}
+
+/* Doubts the paths of a flow that gained, and now brings less than half of what it brought. */
+static __always_inline void spray_doubt(struct spray_turns *t, __u32 delay, __u32 now, __u32 size)
+{
+	__u32 rate = 0;
+
+	if (spray_end_part(t, delay, now, size, &rate) && t->window && t->others > t->bytes / 16 && !spray_doubted(t, delay, now) &&
+	    (__u64)rate * 2 < t->gain)
 		t->doubt = now ? now : 1;
+}
+
+/*
+ * Whether a flow brings less than 3/4 of what home alone brought right before: its sender takes packets
+ * that are a little late for lost, and each round trip of that makes its window smaller.
+ */
+static __always_inline int spray_fell(struct spray_turns *t, __u32 delay, __u32 now, __u32 size)
+{
+	__u32 rate = 0;
+
+	return spray_end_part(t, delay, now, size, &rate) == SPRAY_ENDED && (__u64)rate * 4 < (__u64)t->home * 3;
 }
 
 /* Counts a datagram, and concludes from the turns whether spraying gains. */
@@ -493,6 +518,8 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 	__u32 limit = 16 * delay > SPRAY_WATCH ? 16 * delay : SPRAY_WATCH, time, rate;
 	int bulk;
 
+	if (t->state == SPRAY_SPRAYED && t->recent && !t->paused && spray_fell(t, delay, now, size))
+		return SPRAY_LEAVES;
 	if (!t->window) {
 		if (now - t->since < limit / 2)
 			return SPRAY_GOES_ON;
@@ -521,7 +548,8 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 		t->share = rate;
 		t->state = SPRAY_SPRAYED;
 		t->since = now;
-		t->window = t->worse = t->worse_rate = 0;
+		t->window = t->worse = t->worse_rate = t->part = 0;
+		t->recent = now ? now : 1;
 		return was && was * 100 < (__u64)rate * 102 ? SPRAY_LEAVES : SPRAY_GOES_ON;
 	}
 	t->gain = rate;

@@ -369,6 +369,26 @@ func TestFlowRepeats(t *testing.T) {
 	}
 }
 
+// TestFlowFalls: a flow that brings much less than home alone did right before is left at once: its
+// sender takes reordering for losses. One that only does as much less as senders do while other paths
+// begin is not.
+func TestFlowFalls(t *testing.T) {
+	for _, c := range []struct {
+		then uint32
+		left bool
+	}{{1900, true}, {2500, false}} {
+		n := remembers([2]uint32{3000, 3000}, [2]uint32{10_000, 10_000})
+		f := NewFlow(n, 2, 0)
+		bulk(f, 0, 600*time.Millisecond, 2900)
+		if got := bulk(f, 600*time.Millisecond, 720*time.Millisecond, c.then); got[1] == 0 {
+			t.Errorf("is not sprayed: %v", got)
+		}
+		if left := n.datagrams.until != 0; left != c.left {
+			t.Errorf("with %d of 2900 after 0.12 s: left %t", c.then, left)
+		}
+	}
+}
+
 // TestFailedPath: where half of what a sprayed flow sends is lost it uses home alone after 0.1 s, for
 // a moment. If home is the one that failed it takes another one after 0.1 s of silence, and returns
 // after 10 s.

@@ -114,22 +114,39 @@ func (t *Turns) doubted(delay, now uint32) bool {
 	return t.Doubt != 0 && now-t.Doubt < max(6*delay, doubt)
 }
 
-// doubts doubts the paths of a flow that gained, and now brings less than half of what it brought.
-func (t *Turns) doubts(delay, now, size uint32) {
+// endPart counts a datagram, and returns what a part of a window brought when it ends. paused: the
+// sender paused in it.
+func (t *Turns) endPart(delay, now, size uint32) (rate uint32, ended, paused bool) {
 	time, least := now-t.Recent, max(3*delay, part)
 	if t.Part += size; time < least {
-		return
+		return 0, false, false
 	}
-	rate := t.Part / (time / 1000)
-	t.Recent, t.Part = now, 0
-	if t.Window != 0 && t.Others > t.Bytes/16 && !t.doubted(delay, now) && uint64(rate)*2 < uint64(t.Gain) {
+	rate = t.Part / (time / 1000)
+	t.Recent, t.Part = max(now, 1), 0
+	return rate, true, time >= 2*least
+}
+
+// doubts doubts the paths of a flow that gained, and now brings less than half of what it brought.
+func (t *Turns) doubts(delay, now, size uint32) {
+	rate, ended, _ := t.endPart(delay, now, size)
+	if ended && t.Window != 0 && t.Others > t.Bytes/16 && !t.doubted(delay, now) && uint64(rate)*2 < uint64(t.Gain) {
 		t.Doubt = max(now, 1)
 	}
+}
+
+// fell reports whether a flow brings less than 3/4 of what home alone brought right before: its sender
+// takes packets that are a little late for lost, and each round trip of that makes its window smaller.
+func (t *Turns) fell(delay, now, size uint32) bool {
+	rate, ended, paused := t.endPart(delay, now, size)
+	return ended && !paused && uint64(rate)*4 < uint64(t.Home)*3
 }
 
 // count counts a datagram, and concludes from the turns whether spraying gains.
 func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 	limit := max(16*delay, watchFor)
+	if t.State == sprayed && t.Recent != 0 && t.Paused == 0 && t.fell(delay, now, size) {
+		return leaves
+	}
 	if t.Window == 0 {
 		if now-t.Since < limit/2 {
 			return goesOn
@@ -160,6 +177,7 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 		t.Share = rate
 		was := t.WorseRate
 		t.State, t.Since, t.Window, t.Worse, t.WorseRate = sprayed, now, 0, 0, 0
+		t.Recent, t.Part = max(now, 1), 0
 		if was != 0 && uint64(was)*100 < uint64(rate)*102 {
 			return leaves
 		}

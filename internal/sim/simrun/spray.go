@@ -39,6 +39,9 @@ type Sprayed struct {
 	// Datagrams is the one after First if its acknowledgments cannot be read, as those of QUIC, and
 	// NextDatagrams another one after it.
 	Datagrams, NextDatagrams float64
+	// Fixed and NextFixed are the same of a sender that does not adapt to reordering, AloneFixed and
+	// AloneNextFixed over the first path.
+	Fixed, NextFixed, AloneFixed, AloneNextFixed float64
 	// Both are two downloads at once together, after another one, and BothDatagrams two whose
 	// acknowledgments cannot be read; AloneBoth over the first path.
 	Both, BothDatagrams, AloneBoth float64
@@ -58,6 +61,8 @@ func SprayedRatios() []Ratio[Sprayed] {
 		{"TCP, the next one / the first path", func(s Sprayed) float64 { return ratio(s.Next, s.AloneNext) }},
 		{"datagrams, the first download / the first path", func(s Sprayed) float64 { return ratio(s.Datagrams, s.AloneNext) }},
 		{"datagrams, the next one / the first path", func(s Sprayed) float64 { return ratio(s.NextDatagrams, s.AloneLast) }},
+		{"fixed threshold, first download / the first path", func(s Sprayed) float64 { return ratio(s.Fixed, s.AloneFixed) }},
+		{"fixed threshold, next one / the first path", func(s Sprayed) float64 { return ratio(s.NextFixed, s.AloneNextFixed) }},
 		{"TCP, two at once / the first path", func(s Sprayed) float64 { return ratio(s.Both, s.AloneBoth) }},
 		{"datagrams, two at once / the first path", func(s Sprayed) float64 { return ratio(s.BothDatagrams, s.AloneBoth) }},
 		{"TCP, the first one / the best path", func(s Sprayed) float64 { return ratio(s.First, slices.Max(s.Alone)) }},
@@ -89,6 +94,18 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
+// sending is how a download is sent.
+type sending uint8
+
+const (
+	stream sending = iota
+	// unread: its acknowledgments cannot be read, as those of QUIC.
+	unread
+	// fixed: nor can these, and its sender does not adapt to reordering. A packet counts as lost once
+	// three later ones have arrived (RFC 9002, section 6.1.1), and no reduction is undone.
+	fixed
+)
+
 // apart is the time between a download and the next one.
 const apart = time.Second
 
@@ -119,32 +136,36 @@ func sprayWorld(ctx context.Context, w worlds.World) (Sprayed, error) {
 	all := make([]int, len(w.Paths))
 	for i := range all {
 		all[i] = i
-		list, err := download(ctx, w, []int{i}, 0, []bool{false}, 1)
+		list, err := download(ctx, w, []int{i}, 0, []sending{stream}, 1)
 		if err != nil {
 			return r, err
 		}
 		r.Alone = append(r.Alone, list[0])
 	}
 	for _, d := range []struct {
-		to     *float64
-		paths  []int
-		seed   uint64
-		unread []bool
-		last   int
+		to    *float64
+		paths []int
+		seed  uint64
+		sent  []sending
+		last  int
 	}{
-		{&r.Again, all[:1], otherSeed, []bool{false}, 1},
-		{&r.AloneNext, all[:1], 0, []bool{false, false}, 1},
-		{&r.AloneLast, all[:1], 0, []bool{false, false, false}, 1},
-		{&r.First, all, 0, []bool{false}, 1},
-		{&r.Next, all, 0, []bool{false, false}, 1},
-		{&r.Last, all, 0, []bool{false, false, false}, 1},
-		{&r.Datagrams, all, 0, []bool{false, true}, 1},
-		{&r.NextDatagrams, all, 0, []bool{false, true, true}, 1},
-		{&r.AloneBoth, all[:1], 0, []bool{false, false, false}, 2},
-		{&r.Both, all, 0, []bool{false, false, false}, 2},
-		{&r.BothDatagrams, all, 0, []bool{false, true, true}, 2},
+		{&r.Again, all[:1], otherSeed, []sending{stream}, 1},
+		{&r.AloneNext, all[:1], 0, []sending{stream, stream}, 1},
+		{&r.AloneLast, all[:1], 0, []sending{stream, stream, stream}, 1},
+		{&r.First, all, 0, []sending{stream}, 1},
+		{&r.Next, all, 0, []sending{stream, stream}, 1},
+		{&r.Last, all, 0, []sending{stream, stream, stream}, 1},
+		{&r.Datagrams, all, 0, []sending{stream, unread}, 1},
+		{&r.NextDatagrams, all, 0, []sending{stream, unread, unread}, 1},
+		{&r.AloneFixed, all[:1], 0, []sending{stream, fixed}, 1},
+		{&r.AloneNextFixed, all[:1], 0, []sending{stream, fixed, fixed}, 1},
+		{&r.Fixed, all, 0, []sending{stream, fixed}, 1},
+		{&r.NextFixed, all, 0, []sending{stream, fixed, fixed}, 1},
+		{&r.AloneBoth, all[:1], 0, []sending{stream, stream, stream}, 2},
+		{&r.Both, all, 0, []sending{stream, stream, stream}, 2},
+		{&r.BothDatagrams, all, 0, []sending{stream, unread, unread}, 2},
 	} {
-		list, err := download(ctx, w, d.paths, d.seed, d.unread, d.last)
+		list, err := download(ctx, w, d.paths, d.seed, d.sent, d.last)
 		if err != nil {
 			return r, err
 		}
@@ -155,24 +176,25 @@ func sprayWorld(ctx context.Context, w worlds.World) (Sprayed, error) {
 	return r, nil
 }
 
-// download simulates a download for each element of unread over some of the paths, one after the
-// other but for the last ones, which are at once, and returns what they brought. Those that are true
-// have acknowledgments that cannot be read. What happens in the network happens in the last ones.
-func download(ctx context.Context, w worlds.World, paths []int, seed uint64, unread []bool, last int) ([]float64, error) {
-	before := len(unread) - last
+// download simulates a download for each element of sent over some of the paths, one after the
+// other but for the last ones, which are at once, and returns what they brought. What happens in the
+// network happens in the last ones.
+func download(ctx context.Context, w worlds.World, paths []int, seed uint64, sent []sending, last int) ([]float64, error) {
+	before := len(sent) - last
 	begin := time.Duration(before) * (w.Lasts + apart)
 	c, ways := sprayLinks(w, paths, begin)
 	c.Seed, c.Duration = w.SimulatorSeed()+seed, begin+w.Lasts
 	network := &sim.Spray{Network: w.Name()}
-	for k := range unread {
+	for k, how := range sent {
 		start := time.Duration(min(k, before)) * (w.Lasts + apart)
 		x := sprayDownload(fmt.Sprint("download", k+1), start, ways)
 		if k < before {
 			x.Stop = start + w.Lasts
 		}
 		if len(paths) > 1 {
-			x.Spray, x.Unread = network, unread[k]
+			x.Spray, x.Unread = network, how != stream
 		}
+		x.RACK = how != fixed
 		c.Connections = append(c.Connections, x)
 	}
 	result, err := simulate(ctx, w, c)
