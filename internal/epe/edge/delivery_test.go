@@ -763,6 +763,28 @@ func TestHashPolicy(t *testing.T) {
 	}
 }
 
+// TestHashPolicyReload: an examination that began before a reload ended the spreading of flows leaves
+// the policies alone.
+func TestHashPolicyReload(t *testing.T) {
+	netnstest.Enter(t)
+	var h hashing
+	examined := h.condition()
+	if err := errors.Join(h.set(), h.restore()); err != nil {
+		t.Fatal(err)
+	}
+	if problems, err := examined.Examine(); len(problems) > 0 || err != nil {
+		t.Errorf("%+v, %v", problems, err)
+	}
+	if err := examined.Restore(); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range hashPolicies {
+		if got, err := netns.ReadSysctl(key); got != addressesOnly || err != nil {
+			t.Errorf("%s is %s, %v", key, got, err)
+		}
+	}
+}
+
 // TestStepsOfADelivery: another delivery of all networks is applied in steps that leave the loop
 // free in between, those that change networks and those that only examine them.
 func TestStepsOfADelivery(t *testing.T) {

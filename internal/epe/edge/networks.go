@@ -382,14 +382,28 @@ const addressesOnly, withPorts = "0", "1"
 // hashing has the kernel spread connections, not clients, over egress peers. An administrator's
 // choice of another policy than the kernel's default stays.
 type hashing struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// wanted is false before set and after restore: an examination that began before a reload must
+	// not change the policies again.
+	wanted  bool
 	changed []string
 }
 
 // set changes the policies.
 func (h *hashing) set() error {
 	h.mu.Lock()
+	h.wanted = true
+	h.mu.Unlock()
+	return h.apply()
+}
+
+// apply changes the policies if that is wanted.
+func (h *hashing) apply() error {
+	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.wanted {
+		return nil
+	}
 	var errs []error
 	for _, key := range hashPolicies {
 		value, err := netns.ReadSysctl(key)
@@ -407,6 +421,7 @@ func (h *hashing) set() error {
 func (h *hashing) restore() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.wanted = false
 	var errs []error
 	for _, key := range h.changed {
 		value, err := netns.ReadSysctl(key)
@@ -424,6 +439,11 @@ func (h *hashing) condition() condition.Condition {
 	return condition.Condition{
 		Name: "spreading of flows", Good: "connections of a client are spread over egress peers, each by its ports",
 		Examine: func() (problems []health.Problem, err error) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if !h.wanted {
+				return nil, nil
+			}
 			for _, key := range hashPolicies {
 				value, err := netns.ReadSysctl(key)
 				if err != nil {
@@ -438,6 +458,6 @@ func (h *hashing) condition() condition.Condition {
 			}
 			return problems, nil
 		},
-		Restore: h.set,
+		Restore: h.apply,
 	}
 }
