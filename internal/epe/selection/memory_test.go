@@ -256,6 +256,38 @@ func TestPoisonedMemory(t *testing.T) {
 	}
 }
 
+// TestUnknownBesideFast: a path of which nothing is known becomes first beside a fast one of
+// remembered rate only if it is shorter by more than what its first data takes at the rate that is
+// expected of it.
+func TestUnknownBesideFast(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tt := range map[string]struct {
+		rate   float64 // of the first path
+		rtts   [2]time.Duration
+		second Reason
+	}{
+		"fast, a little longer": {300 * mbit, [2]time.Duration{8 * ms, 5 * ms}, Unused},
+		"fast, much longer":     {300 * mbit, [2]time.Duration{60 * ms, 5 * ms}, First},
+		"typical":               {10 * mbit, [2]time.Duration{80 * ms, 5 * ms}, First},
+		"slow":                  {2 * mbit, [2]time.Duration{80 * ms, 5 * ms}, First},
+	} {
+		c := Connection[int]{Recall: func(path int) Past {
+			if path == 0 {
+				return Past{Rate: tt.rate, MinRTT: tt.rtts[0], Left: rememberFor}
+			}
+			return Past{}
+		}}
+		c.Update(0, []Sample[int]{{Path: 0, Segment: 1400, Cwnd: 10, InFlight: 5, SRTT: tt.rtts[0], MinRTT: tt.rtts[0]}})
+		c.Update(Interval, []Sample[int]{
+			{Path: 0, Segment: 1400, Cwnd: 10, InFlight: 5, SRTT: tt.rtts[0], MinRTT: tt.rtts[0]},
+			{Path: 1, Segment: 1400, Cwnd: 10, SRTT: tt.rtts[1], MinRTT: tt.rtts[1]},
+		})
+		if got := c.Reason(1); got != tt.second {
+			t.Errorf("%s: the unknown path is %s, want %s", name, got, tt.second)
+		}
+	}
+}
+
 // TestStalledPath: a path that stalled in an earlier connection is not first, and does not open;
 // when it is the only one and carries data, it no longer counts as stalled.
 func TestStalledPath(t *testing.T) {

@@ -2,7 +2,6 @@ package selection
 
 import (
 	"cmp"
-	"math"
 	"time"
 )
 
@@ -151,11 +150,10 @@ func (p *parameters) waits(v *view) time.Duration {
 }
 
 // worthwhile reports whether a path would help besides the open ones, and with what delay in
-// seconds. One that has carried nothing is hoped to be as fast as the first one, but that is not to
-// be expected of one beside a fast path: halfway between a typical path and that one, on a
-// logarithmic scale. If the receive window has too little room for that, and does
-// not grow by slow start, the open paths wait for all of the delay of a typical path, whose rate
-// must be worth that.
+// seconds. One that has carried nothing is hoped to be as fast as the first one, but has to be worth
+// its delay at the rate that is expected of it. If the receive window has too little room for what
+// is hoped, and does not grow by slow start, the open paths wait for all of the delay of a typical
+// path, whose rate must be worth that.
 func (c *Connection[K]) worthwhile(now time.Duration, v *view, next *path) (delay float64, ok bool) {
 	repaying := byPolicy[c.Policy].repays
 	hoped, delay := next.capacity, next.delay
@@ -163,7 +161,7 @@ func (c *Connection[K]) worthwhile(now time.Duration, v *view, next *path) (dela
 	if next.unmeasured(now) {
 		hoped = max(hoped, c.first.capacity)
 		delay = next.delayAt(hoped)
-		rate = min(hoped, math.Sqrt(hoped*typicalRate))
+		rate = expected(hoped)
 		longer = next.delayAt(rate) - v.longest
 		if window := c.window.value(); window > 0 && !fits(window-float64(v.inFlight), float64(v.firstInFlight), v.sum, delay) {
 			if !repaying || v.starts {

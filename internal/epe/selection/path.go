@@ -2,6 +2,7 @@ package selection
 
 import (
 	"cmp"
+	"math"
 	"time"
 )
 
@@ -57,8 +58,8 @@ type delays struct {
 	minRTT time.Duration
 	queued time.Duration // until when the round-trip time includes a standing queue of this connection
 	delay  float64
-	// assumedDelay is delay or, for a path that has not carried data, its delay at the rate of the
-	// first one, if that is higher: paths to one client often have their bottleneck in common.
+	// assumedDelay is delay or, for a path that has not carried data, its delay at the rate that is
+	// expected of one beside the first, if that is higher.
 	assumedDelay float64
 	// capacity is the rate in bytes/s that delay was computed with.
 	capacity float64
@@ -227,7 +228,7 @@ func (c *Connection[K]) measureDelay(now time.Duration, p *path, s *Sample[K]) {
 		p.used, p.carriedAt = true, now
 	}
 	if p.unmeasured(now) && c.first != nil {
-		p.assumedDelay = delay + sendBurst/max(rate, c.first.capacity)
+		p.assumedDelay = delay + sendBurst/max(rate, expected(c.first.capacity))
 	}
 	p.growing = rtt == 0 || s.busy() && p.settled.value() == 0 && !p.remembers(now)
 }
@@ -293,6 +294,11 @@ func (c *Connection[K]) Learned(now time.Duration, k K) (Past, bool) {
 	}
 	return past, true
 }
+
+// expected returns the rate in bytes/s that is expected of a path that has carried nothing, beside
+// one with a rate: the same, as paths to one client often have their bottleneck in common, but of a
+// path beside a fast one only halfway from a typical path to that, on a logarithmic scale.
+func expected(beside float64) float64 { return min(beside, math.Sqrt(beside*typicalRate)) }
 
 // estimate is the rate of a path that was not measured, in bytes/s.
 func estimate[K comparable](s *Sample[K]) float64 {

@@ -541,7 +541,7 @@ func TestUnknownRate(t *testing.T) {
 		"shorter":          {30 * ms, 60 * mbit, 3 * mbit, First, First},
 		"shorter, slow":    {30 * ms, mbit, 3 * mbit, First, Unused},
 		"as long":          {100 * ms, 60 * mbit, 3 * mbit, Unused, Unused},
-		"a little shorter": {75 * ms, 60 * mbit, mbit, Unused, First},
+		"a little shorter": {62 * ms, 60 * mbit, mbit, Unused, First},
 	} {
 		var c Connection[int]
 		delivered := [2]uint32{}
