@@ -60,17 +60,22 @@ func (p *progress) silence(now time.Duration) time.Duration {
 	return now - p.at
 }
 
-// learned returns what the connection learned of each of n paths, or else what it recalls of them.
+// learned returns what the connection learned of each of n paths.
 func (u *use) learned(now time.Duration, n int) []selection.Past {
 	all := make([]selection.Past, n)
 	for i := range all {
-		if p, ok := u.Learned(now, i); ok {
-			all[i] = p
-		} else if u.Recall != nil {
-			all[i] = u.Recall(i)
-		}
+		all[i] = u.learnedOf(now, i)
 	}
 	return all
+}
+
+// learnedOf returns what the connection learned of a path, or else what it recalls of it.
+func (u *use) learnedOf(now time.Duration, i int) selection.Past {
+	p, ok := u.Learned(now, i)
+	if !ok && u.Recall != nil {
+		p = u.Recall(i)
+	}
+	return p
 }
 
 // lookAtPaths sets which paths are backups, as package selection decides.
@@ -116,7 +121,7 @@ func (c *connection) leaves(s *Sim, x *selection.Sample[int]) bool {
 	case p.at == s.now:
 		p.stalled = false
 	case x.Silence > 0 && !p.stalled && c.progressesBeside(s.now, p, x.Silence):
-		p.past, p.since, p.stalled = c.recall(x.Path, s.now).Stall(), s.now, true
+		p.past, p.since, p.stalled = c.use.learnedOf(s.now, x.Path).Stall(), s.now, true
 		c.use.Forget(x.Path)
 		c.reinject(s, &s.senders[int(c.first)+x.Path])
 	}

@@ -68,10 +68,10 @@ type Past struct {
 	Left time.Duration
 }
 
-// Stall returns what is known of a path after it made no progress: what was measured no longer
-// counts, and it rests.
+// Stall returns what is known of a path after it made no progress: the rate that was measured no
+// longer counts, and it rests.
 func (p Past) Stall() Past {
-	return Past{Verdict: Stalled, Rests: p.Rests + 1, Rest: rest(stallRest, p.Rests), Left: rememberFor}
+	return Past{MinRTT: p.MinRTT, Verdict: Stalled, Rests: p.Rests + 1, Rest: rest(stallRest, p.Rests), Left: rememberFor}
 }
 
 // Entry is what a Memory holds of a path.
@@ -177,7 +177,8 @@ func (m *Memory) Learn(now time.Time, k Key, p Past) {
 // Clear removes everything.
 func (m *Memory) Clear() { *m = Memory{version: m.version + 1} }
 
-// Stalled records that a path made no progress: what was measured no longer counts, and it rests.
+// Stalled records that a path made no progress: the rate that was measured no longer counts, and it
+// rests.
 func (m *Memory) Stalled(now time.Time, k Key) {
 	m.Learn(now, k, m.Recall(now, k).Stall())
 }

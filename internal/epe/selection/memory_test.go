@@ -42,9 +42,9 @@ func TestMemory(t *testing.T) {
 			t.Errorf("after %s: %+v, want %+v", after, got, want)
 		}
 	}
-	// A stall outweighs what was measured.
+	// A stall outweighs the rate that was measured.
 	m.Stalled(wall, keyA)
-	if got, want := m.Recall(wall, keyA), (Past{Verdict: Stalled, Rests: 4, Rest: 8 * time.Second, Left: rememberFor}); got != want {
+	if got, want := m.Recall(wall, keyA), (Past{MinRTT: 10 * time.Millisecond, Verdict: Stalled, Rests: 4, Rest: 8 * time.Second, Left: rememberFor}); got != want {
 		t.Errorf("after a stall: %+v, want %+v", got, want)
 	}
 	if m.Learn(wall, keyA, Past{Rate: math.Inf(1)}); m.Recall(wall, keyA).Verdict != Stalled {
