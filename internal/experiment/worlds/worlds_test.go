@@ -293,7 +293,7 @@ func TestNeeds(t *testing.T) {
 func TestDistribute(t *testing.T) {
 	var list []map[string]float64
 	for i := range 101 {
-		list = append(list, map[string]float64{"bulk": float64(i) / 100, "stream_pause": float64(i)})
+		list = append(list, map[string]float64{"bulk": float64(i) / 100, "bulk_again": float64(i) / 100 * 0.98, "stream_pause": float64(i)})
 	}
 	list = append(list, map[string]float64{})
 	got, err := Distribute(Gateway, list)
@@ -302,7 +302,8 @@ func TestDistribute(t *testing.T) {
 	}
 	i := slices.IndexFunc(got, func(d Distribution) bool { return d.Name == "bulk" })
 	j := slices.IndexFunc(got, func(d Distribution) bool { return d.Name == "stream_pause" })
-	if len(got) != 2 || i < 0 || j < 0 {
+	k := slices.IndexFunc(got, func(d Distribution) bool { return d.Name == "bulk_again" })
+	if len(got) != 3 || i < 0 || j < 0 || k < 0 {
 		t.Fatalf("got %v", got)
 	}
 	near := func(name string, got, want float64) {
@@ -314,6 +315,10 @@ func TestDistribute(t *testing.T) {
 	near("1 %", got[i].P1, 0.01)
 	near("median", got[i].Median, 0.5)
 	near("those that meet the goal", got[i].Met, 4./101)
+	near("those that would by chance", got[k].Met, 2./101)
+	if goal := got[k].GoalText(); goal != "" {
+		t.Errorf("what chance does has the goal %s", goal)
+	}
 	near("longest pause", got[j].Least, 100)
 	near("1 % of pauses", got[j].P1, 99)
 	near("95 % of pauses", got[j].P95, 5)
