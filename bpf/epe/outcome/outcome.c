@@ -152,22 +152,23 @@ struct {
 	__uint(max_entries, 1024 * 1024);
 } reports SEC(".maps");
 
-/* Connections at a time. */
-#define CONNECTIONS (1 << 20)
-
-/* Of a connection: when it was established. */
+/* A connection, in a cache line. */
 struct began {
+	__u64 sk; /* the address of its socket; 0: the entry is free */
+	/* When it was established. */
 	__u64 ns;
 	__u64 jiffies;
-	__u32 bulk; /* it was reported as such */
+	/* When the last object was reported, and the bytes acknowledged by then. */
+	__u64 reported_ns;
+	__u64 reported;
 	/* At the first acknowledgment of an object: the bytes acknowledged, modulo 2^32, chrono_start, 0 if
 	 * there is no such object, and chrono_stat. */
 	__u32 acked;
 	__u32 start;
 	__u32 stat[3];
-	__u32 objects;     /* were reported */
-	__u64 reported_ns; /* when the last one was */
-	__u64 reported;	   /* the bytes acknowledged by then */
+	/* What was reported of it while it went on. */
+	__u8 bulk;
+	__u8 objects;
 };
 
 /* An object is reported that has so many bytes, of a connection at most one in OBJECT_NS, and of every
@@ -176,16 +177,64 @@ struct began {
 #define OBJECT_NS 2000000000ULL
 #define FIRST_OBJECTS 4
 
-/* By the address of the socket. Storage of the socket itself would cost twice as much: the kernel
- * allocates it in two parts. What is left where the end of a socket was missed is replaced when the
+/* Entries, and in how many of them, one after the other, a connection may be: up to half as many
+ * connections at a time, all but 2 of 1,000 fit. */
+#define CONNECTIONS_BITS 18
+#define CONNECTIONS (1 << CONNECTIONS_BITS)
+#define PROBES 16
+
+/* A hash table by the address of the socket, without the memory management and the locks of one of the
+ * kernel, which take most of the time there. Socket storage takes even more. The lock of the socket is
+ * held while its entry is used. What is left where the end of a socket was missed is replaced when the
  * address is used again. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, CONNECTIONS);
-	__type(key, __u64);
+	__type(key, __u32);
 	__type(value, struct began);
 } connections SEC(".maps");
+
+static __always_inline __u32 hash_socket(const void *sk)
+{
+	__u32 low;
+
+	/* The verifier permits no other arithmetic with such an address than to copy its lower half. */
+	asm volatile("%0 = %1" : "=w"(low) : "w"((__u32)(__u64)sk));
+	return low * 0x9e3779b1U >> (32 - CONNECTIONS_BITS); /* 2^32 divided by the golden ratio */
+}
+
+static __always_inline struct began *entry(__u32 hash, __u32 probe)
+{
+	__u32 at = (hash + probe) % CONNECTIONS;
+
+	return bpf_map_lookup_elem(&connections, &at);
+}
+
+static __always_inline struct began *find_connection(const void *sk)
+{
+	__u32 hash = hash_socket(sk);
+
+	for (__u32 probe = 0; probe < PROBES; probe++) {
+		struct began *began = entry(hash, probe);
+
+		if (began && began->sk == (__u64)sk)
+			return began;
+	}
+	return 0;
+}
+
+static __always_inline struct began *add_connection(const void *sk)
+{
+	__u32 hash = hash_socket(sk);
+
+	for (__u32 probe = 0; probe < PROBES; probe++) {
+		struct began *began = entry(hash, probe);
+
+		if (began && (began->sk == (__u64)sk || (!began->sk && !__sync_val_compare_and_swap(&began->sk, 0, (__u64)sk))))
+			return began;
+	}
+	return 0;
+}
 
 /* Reports that did not fit into the ring buffer, and connections that did not fit into their map. */
 __u64 lost;
@@ -314,10 +363,13 @@ SEC("tp_btf/tcp_destroy_sock")
 int closed(struct bpf_raw_tracepoint_args *ctx)
 {
 	void *sk = (void *)ctx->args[0];
-	__u64 key = (__u64)sk;
-	struct began *began = bpf_map_lookup_elem(&connections, &key);
+	struct sock_common *common = sk;
 	struct tcp_sock *tp;
+	struct began *began;
 
+	if (common->skc_net.net->net_cookie != netns)
+		return 0;
+	began = find_connection(sk);
 	if (!began)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
@@ -326,7 +378,7 @@ int closed(struct bpf_raw_tracepoint_args *ctx)
 			__sync_fetch_and_add(&silenced, 1);
 		send_report(tp, began, CLOSED, 0);
 	}
-	bpf_map_delete_elem(&connections, &key);
+	began->sk = 0;
 	return 0;
 }
 
@@ -504,9 +556,8 @@ int sent_raw(struct __sk_buff *skb)
 SEC("sockops")
 int observe(struct bpf_sock_ops *ctx)
 {
-	struct began *began, established = {};
+	struct began *began;
 	struct tcp_sock *tp;
-	__u64 key;
 	void *sk;
 
 	switch (ctx->op) {
@@ -517,16 +568,17 @@ int observe(struct bpf_sock_ops *ctx)
 		sk = (void *)ctx->sk;
 		if (!sk)
 			return 1;
-		key = (__u64)sk;
-		established.ns = bpf_ktime_get_ns();
-		established.jiffies = bpf_jiffies64();
-		established.reported_ns = established.ns;
-		if (bpf_get_prandom_u32() % FIRST_OBJECTS == 0)
-			established.reported_ns -= OBJECT_NS;
-		if (bpf_map_update_elem(&connections, &key, &established, 0)) {
+		began = add_connection(sk);
+		if (!began) {
 			__sync_fetch_and_add(&lost, 1);
 			return 1;
 		}
+		began->ns = began->reported_ns = bpf_ktime_get_ns();
+		began->jiffies = bpf_jiffies64();
+		if (bpf_get_prandom_u32() % FIRST_OBJECTS == 0)
+			began->reported_ns -= OBJECT_NS;
+		began->reported = 0;
+		began->bulk = began->start = began->objects = 0;
 		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | RTO_FLAG | RTT_FLAG);
 		return 1;
 	case RTT:
@@ -541,8 +593,7 @@ int observe(struct bpf_sock_ops *ctx)
 	sk = (void *)ctx->sk;
 	if (!sk)
 		return 1;
-	key = (__u64)sk;
-	began = bpf_map_lookup_elem(&connections, &key);
+	began = find_connection(sk);
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!began || !tp)
 		return 1;

@@ -13,6 +13,21 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type programBegan struct {
+	_          structs.HostLayout
+	Sk         uint64
+	Ns         uint64
+	Jiffies    uint64
+	ReportedNs uint64
+	Reported   uint64
+	Acked      uint32
+	Start      uint32
+	Stat       [3]uint32
+	Bulk       uint8
+	Objects    uint8
+	_          [2]byte
+}
+
 type programFlow struct {
 	_       structs.HostLayout
 	Backoff struct {
