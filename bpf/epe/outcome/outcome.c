@@ -177,10 +177,9 @@ struct began {
 #define OBJECT_NS 2000000000ULL
 #define FIRST_OBJECTS 4
 
-/* Entries, and in how many of them, one after the other, a connection may be: up to half as many
- * connections at a time, all but 2 of 1,000 fit. */
-#define CONNECTIONS_BITS 18
-#define CONNECTIONS (1 << CONNECTIONS_BITS)
+/* There are 2 to this power entries. A connection is in one of so many, one after the other: with half as
+ * many connections at a time as entries, all but 2 of 1,000 find one. */
+volatile const __u32 table_bits = 10;
 #define PROBES 16
 
 /* A hash table by the address of the socket, without the memory management and the locks of one of the
@@ -189,7 +188,7 @@ struct began {
  * address is used again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CONNECTIONS);
+	__uint(max_entries, 1 << 10); /* as of table_bits */
 	__type(key, __u32);
 	__type(value, struct began);
 } connections SEC(".maps");
@@ -200,12 +199,12 @@ static __always_inline __u32 hash_socket(const void *sk)
 
 	/* The verifier permits no other arithmetic with such an address than to copy its lower half. */
 	asm volatile("%0 = %1" : "=w"(low) : "w"((__u32)(__u64)sk));
-	return low * 0x9e3779b1U >> (32 - CONNECTIONS_BITS); /* 2^32 divided by the golden ratio */
+	return low * 0x9e3779b1U >> (32 - table_bits); /* 2^32 divided by the golden ratio */
 }
 
 static __always_inline struct began *entry(__u32 hash, __u32 probe)
 {
-	__u32 at = (hash + probe) % CONNECTIONS;
+	__u32 at = (hash + probe) & ((1U << table_bits) - 1);
 
 	return bpf_map_lookup_elem(&connections, &at);
 }

@@ -98,6 +98,7 @@ const (
 	programVarLost        = "lost"
 	programVarNetns       = "netns"
 	programVarSilenced    = "silenced"
+	programVarTableBits   = "table_bits"
 )
 
 // loadProgram returns the embedded CollectionSpec for program.
@@ -162,14 +163,15 @@ type programMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
-	Flow     *ebpf.VariableSpec `ebpf:"_flow"`
-	FlowKey  *ebpf.VariableSpec `ebpf:"_flow_key"`
-	Report   *ebpf.VariableSpec `ebpf:"_report"`
-	Bulk     *ebpf.VariableSpec `ebpf:"bulk"`
-	Fits     *ebpf.VariableSpec `ebpf:"fits"`
-	Lost     *ebpf.VariableSpec `ebpf:"lost"`
-	Netns    *ebpf.VariableSpec `ebpf:"netns"`
-	Silenced *ebpf.VariableSpec `ebpf:"silenced"`
+	Flow      *ebpf.VariableSpec `ebpf:"_flow"`
+	FlowKey   *ebpf.VariableSpec `ebpf:"_flow_key"`
+	Report    *ebpf.VariableSpec `ebpf:"_report"`
+	Bulk      *ebpf.VariableSpec `ebpf:"bulk"`
+	Fits      *ebpf.VariableSpec `ebpf:"fits"`
+	Lost      *ebpf.VariableSpec `ebpf:"lost"`
+	Netns     *ebpf.VariableSpec `ebpf:"netns"`
+	Silenced  *ebpf.VariableSpec `ebpf:"silenced"`
+	TableBits *ebpf.VariableSpec `ebpf:"table_bits"`
 }
 
 // programObjects contains all objects after they have been loaded into the kernel.
@@ -209,14 +211,15 @@ func (m *programMaps) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
-	Flow     *ebpf.Variable `ebpf:"_flow"`
-	FlowKey  *ebpf.Variable `ebpf:"_flow_key"`
-	Report   *ebpf.Variable `ebpf:"_report"`
-	Bulk     *ebpf.Variable `ebpf:"bulk"`
-	Fits     *ebpf.Variable `ebpf:"fits"`
-	Lost     *ebpf.Variable `ebpf:"lost"`
-	Netns    *ebpf.Variable `ebpf:"netns"`
-	Silenced *ebpf.Variable `ebpf:"silenced"`
+	Flow      *ebpf.Variable `ebpf:"_flow"`
+	FlowKey   *ebpf.Variable `ebpf:"_flow_key"`
+	Report    *ebpf.Variable `ebpf:"_report"`
+	Bulk      *ebpf.Variable `ebpf:"bulk"`
+	Fits      *ebpf.Variable `ebpf:"fits"`
+	Lost      *ebpf.Variable `ebpf:"lost"`
+	Netns     *ebpf.Variable `ebpf:"netns"`
+	Silenced  *ebpf.Variable `ebpf:"silenced"`
+	TableBits *ebpf.Variable `ebpf:"table_bits"`
 }
 
 // programPrograms contains all programs after they have been loaded into the kernel.
