@@ -10,16 +10,18 @@ import (
 
 // A peer that withdraws most of its routes one by one, or one that covers many networks, discards
 // their packets at once, long before each of them has another route here: that takes the kernel
-// seconds for 100,000. So all deliveries leave such a peer for a while. What is left of them then
-// returns.
+// seconds for 100,000. So all deliveries leave such a peer for a while, by a bypass if there is one.
+// What is left of them then returns.
 
 const (
-	// A peer withdraws in a burst if, within burstFor, it withdraws an eighth of its routes, and
-	// more than one step brings up to date: less is done before it would have left and returned.
-	burstFor   = time.Second
-	burstShare = 8
+	// A peer withdraws in a burst if, within burstFor, it withdraws more than fewInBurst, and this
+	// share of its routes, less of which is done before it would have left and returned: by a bypass,
+	// or where the kernel has to delete and add all routes through it.
+	burstFor    = time.Second
+	bypassShare = 64
+	burstShare  = 8
 	// fewInBurst is how many routes are withdrawn in burstFor at most when a burst has ended.
-	fewInBurst = daemon.Step
+	fewInBurst = daemon.Step / 2
 )
 
 // burst are the routes that a peer withdraws.
@@ -30,6 +32,8 @@ type burst struct {
 	// left: the deliveries have left the peer, and the nexthop objects of these SIDs.
 	left bool
 	sids []netip.Addr
+	// direct: no other peer has routes to all networks, so that there is no bypass.
+	direct bool
 }
 
 // withdrew counts that a peer has withdrawn a route.
@@ -38,14 +42,39 @@ func (e *egress) withdrew(p *peer) {
 	if age := now.Sub(b.since); !b.left && (age < 0 || age >= burstFor) {
 		*b = burst{since: now, had: p.reachable() + 1}
 	}
-	if b.lost++; !b.left && b.lost > max(fewInBurst, b.had/burstShare) {
+	b.lost++
+	switch {
+	case b.left || b.lost <= max(fewInBurst, b.had/bypassShare):
+	case b.lost > max(2*fewInBurst, b.had/burstShare):
 		e.leavePeer(p)
+	case !b.direct:
+		if b.direct = !e.bypass(p); !b.direct {
+			e.awaitBurst(p)
+		}
 	}
 }
 
-// leavePeer has all deliveries leave a peer at once: groups go on without it, and the kernel deletes
-// the routes to it alone with their nexthop object. Their packets follow the best path.
+// leavePeer has all deliveries leave a peer at once.
 func (e *egress) leavePeer(p *peer) {
+	if !e.bypass(p) {
+		e.withoutBypass(p)
+	}
+	e.awaitBurst(p)
+}
+
+// awaitBurst awaits the end of the burst of a peer that all deliveries have left.
+func (e *egress) awaitBurst(p *peer) {
+	e.endBypasses(func(to *peer) bool { return to == p })
+	if b := &p.burst; !b.left && e.after != nil {
+		b.left = true
+		e.delivery.suspended.peers++
+		e.awaitEnd(p)
+	}
+}
+
+// withoutBypass has groups go on without a peer, and the kernel delete the routes to it alone with
+// their nexthop object. Their packets follow the best path.
+func (e *egress) withoutBypass(p *peer) {
 	e.suspend(func(m member) bool { return m.peer == p })
 	e.flushAtOnce()
 	if e.after == nil {
@@ -61,11 +90,6 @@ func (e *egress) leavePeer(p *peer) {
 				e.kernel.Suspend(d.Key())
 			}
 		}
-	}
-	if !b.left {
-		b.left = true
-		e.delivery.suspended.peers++
-		e.awaitEnd(p)
 	}
 }
 

@@ -63,7 +63,7 @@ func TestBurst(t *testing.T) {
 					gone++
 				}
 			}
-			withdraw(fewInBurst)
+			withdraw(2 * fewInBurst)
 			now = now.Add(burstFor)
 			withdraw(1)
 			s.settle(20)
@@ -77,7 +77,7 @@ func TestBurst(t *testing.T) {
 			}
 			s.settle(100)
 			gone = 0
-			withdraw(fewInBurst + 1)
+			withdraw(2*fewInBurst + 1)
 			if len(later) == 0 {
 				t.Fatal("no burst")
 			}

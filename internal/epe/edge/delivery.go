@@ -64,6 +64,10 @@ type suspension struct {
 	// ids are those of groups that have ended since. A group with the ID of one would change the
 	// members that these routes lead to.
 	ids []uint32
+	// bypasses are the peers that the packets of others are sent through, outside the networks that
+	// left these because the former have no route to them.
+	bypasses map[*peer]*peer
+	outside  []netip.Prefix
 }
 
 // delivered is a client prefix and how its packets are delivered.
@@ -350,6 +354,7 @@ func (e *egress) resume() bool {
 	for _, id := range s.ids {
 		delete(e.ids, id)
 	}
+	e.endAllBypasses()
 	*s = suspension{}
 	for _, g := range e.delivery.groups {
 		if g.left != nil {
@@ -525,7 +530,7 @@ func (e *egress) members(rule *deliveryRule, prefix netip.Prefix) (members []mem
 		c := e.covering(p, prefix)
 		m := member{p, c.sid, w.weight, i}
 		switch {
-		case !c.sid.IsValid() || e.insideItself(c.sid, prefix):
+		case !c.sid.IsValid() || e.insideItself(c.sid, prefix), e.outside(p, prefix):
 			lacking = true
 		case e.avoids(prefix, c.sid), e.left(prefix, c.sid):
 		case c.report.State == pathmanager.RouteDraining:

@@ -166,6 +166,7 @@ func (e *egress) addPeer(conf Peer, index int) {
 func (e *egress) removePeer(p *peer) {
 	e.peers = slices.DeleteFunc(e.peers, func(other *peer) bool { return other == p })
 	clear(e.auto.rules)
+	e.endBypasses(func(to *peer) bool { return to == p })
 	delete(e.byRT, p.target())
 	e.walk.peers = slices.DeleteFunc(e.walk.peers, func(other *peer) bool { return other == p })
 	e.walk.next = 0

@@ -146,6 +146,7 @@ func (e *egress) drop() {
 	if len(dropped) == 0 {
 		return
 	}
+	e.endBypasses(e.unreached)
 	e.suspend(func(m member) bool { return e.discarded[m.sid] })
 	e.flushAtOnce()
 	for _, object := range slices.Concat(delivered, dropped) {

@@ -50,7 +50,7 @@ const (
 	// markRule is the priority of the first peer's rules for its mark. They are before those of
 	// other programs, which may look at some bits of a mark: a packet that has one of ours has
 	// passed all rules before.
-	markRule = 2
+	markRule = 3
 	// sprayMark is that of the peer with index 0; the program refuses packets that have one of
 	// these.
 	sprayMark = 0x7ab5 << 16

@@ -68,11 +68,12 @@ func TestSpray(t *testing.T) {
 		}
 	}
 	check("fwmark",
-		"priority 2 from all fwmark 0x7ab50000 table 101", "priority 3 from all fwmark 0x7ab50000 unreachable",
-		"priority 4 from all fwmark 0x7ab50001 table 102", "priority 5 from all fwmark 0x7ab50001 unreachable",
-		"priority 6 from 0.0.0.0/0 fwmark 0x7ab50002 table 101", "priority 7 from 0.0.0.0/0 fwmark 0x7ab50002 unreachable",
-		"priority 8 from 0.0.0.0/0 fwmark 0x7ab50003 table 102", "priority 9 from 0.0.0.0/0 fwmark 0x7ab50003 unreachable")
-	if m := e.marked(); !slices.Equal(m.Marks, []uint32{0x7ab50000, 0x7ab50001, 0x7ab50002, 0x7ab50003}) || m.Before != 8 {
+		"priority 10 from 0.0.0.0/0 fwmark 0x7ab50003 unreachable",
+		"priority 3 from all fwmark 0x7ab50000 table 101", "priority 4 from all fwmark 0x7ab50000 unreachable",
+		"priority 5 from all fwmark 0x7ab50001 table 102", "priority 6 from all fwmark 0x7ab50001 unreachable",
+		"priority 7 from 0.0.0.0/0 fwmark 0x7ab50002 table 101", "priority 8 from 0.0.0.0/0 fwmark 0x7ab50002 unreachable",
+		"priority 9 from 0.0.0.0/0 fwmark 0x7ab50003 table 102")
+	if m := e.marked(); !slices.Equal(m.Marks, []uint32{0x7ab50000, 0x7ab50001, 0x7ab50002, 0x7ab50003}) || m.Before != 9 {
 		t.Errorf("marked packets %+v", m)
 	}
 	check("to fc00", "priority 1 from all to fc00::/16 table main")
@@ -375,7 +376,7 @@ func TestMarking(t *testing.T) {
 	}
 	// When a peer is left, the others with its SIDs are not.
 	e.after = func(time.Duration, func()) {}
-	e.leavePeer(e.peers[0])
+	e.withoutBypass(e.peers[0])
 	if n := len(w.lines("tabane-mark-7ab5")); n != 3 || len(w.lines("tabane-mark-7ab50000")) > 0 {
 		t.Errorf("without a: %q", w.lines("tabane-mark"))
 	}
