@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/experiment/linkmodel"
 )
@@ -11,7 +13,67 @@ type link struct {
 	sent      uint64
 	sentBytes uint64
 	lost      uint64 // dropped because the link was down
+	index     int32
+	// All that from delivers enters this link, and nothing else does; into is the opposite. They
+	// are nil if there is no such link. The pair has one event, that of the second link.
+	from, into *link
 	linkmodel.Pipe[packet]
+}
+
+// join finds pairs of links that all packets pass one after the other. What the first delivers
+// affects only the second, and nothing observes the second before it delivers: only that needs an
+// event.
+func (s *Sim) join() {
+	const several = -2 // or none
+	before, after := make([]int32, len(s.links)), make([]int32, len(s.links))
+	for i := range s.links {
+		s.links[i].index = int32(i)
+		before[i], after[i] = several, several
+	}
+	seen := make([]bool, len(s.links))
+	for i, l := range s.hops {
+		switch {
+		case l == end:
+		case !seen[l]:
+			seen[l], before[l], after[l] = true, s.hops[i-1], s.hops[i+1]
+		default:
+			if before[l] != s.hops[i-1] {
+				before[l] = several
+			}
+			if after[l] != s.hops[i+1] {
+				after[l] = several
+			}
+		}
+	}
+	for i := range s.config.Changes {
+		l := s.config.Changes[i].Link
+		before[l], after[l] = several, several
+	}
+	for i := range s.links {
+		l := &s.links[i]
+		if after[i] < 0 || before[after[i]] != l.index || l.from != nil || l.Overtakes() {
+			continue
+		}
+		if next := &s.links[after[i]]; next.Plain() && next.Least() > 0 {
+			l.into, next.from = next, l
+		}
+	}
+}
+
+// pull has the packets enter the second link of a pair that the first one delivers until now.
+func (s *Sim) pull(l *link, now time.Duration) {
+	from := l.from
+	for at := from.Next(); at <= now; {
+		s.handled++
+		a, next := from.Take(at)
+		if a != nil {
+			from.sent++
+			from.sentBytes += uint64(a.Size)
+			a.Frame.hop++
+			l.Arrive(at, a.Size, &a.Frame)
+		}
+		at = next
+	}
 }
 
 // end is the hop after the last link of a route.
@@ -77,6 +139,13 @@ func (s *Sim) enter(i int32, p *packet, size int32) {
 	if !idle && !l.Overtakes() {
 		return
 	}
+	if l.into != nil {
+		i = l.into.index
+		if at := l.into.NextOf(&l.Pipe); at != linkmodel.Never {
+			s.events.setEarlier(i, at)
+		}
+		return
+	}
 	if at := l.Next(); at != linkmodel.Never {
 		s.events.setEarlier(i, at)
 	}
@@ -85,13 +154,22 @@ func (s *Sim) enter(i int32, p *packet, size int32) {
 // deliver passes the packet that a link delivers now to the next link, or to its destination.
 func (s *Sim) deliver(i int32) {
 	l := &s.links[i]
+	if l.from != nil {
+		s.pull(l, s.now)
+	}
 	a, next := l.Take(s.now)
+	if next == linkmodel.Never && l.from != nil {
+		next = l.NextOf(&l.from.Pipe)
+	}
 	if next == linkmodel.Never {
 		s.events.remove(i)
 	} else {
 		s.events.set(i, next)
 	}
 	if a == nil {
+		if l.from != nil {
+			s.handled-- // nothing was due: its packets were queued in front of the first link
+		}
 		return
 	}
 	l.sent++

@@ -26,6 +26,7 @@ type Sim struct {
 	now     time.Duration
 	events  tournament
 	handled uint64
+	checked uint64 // handled, when Run checked the context
 
 	traffic     traffic
 	hops        []int32
@@ -137,6 +138,7 @@ func New(c Config) (*Sim, error) {
 		}
 		s.events.set(s.crossSource(x.flow), x.Start)
 	}
+	s.join()
 	if len(c.Changes) > 0 {
 		s.events.set(s.changeSource(), c.Changes[0].At)
 	}
@@ -219,9 +221,11 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 	for {
 		at, source, ok := s.events.first()
 		if !ok || at > s.config.Duration {
+			s.now = s.config.Duration
 			break
 		}
-		if s.handled++; s.handled%contextInterval == 0 {
+		if s.handled++; s.handled-s.checked >= contextInterval {
+			s.checked = s.handled
 			if ctx.Err() != nil {
 				return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, context.Cause(ctx))
 			}
@@ -237,6 +241,11 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 		}
 		if s.tooLarge {
 			return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, ErrTooLarge)
+		}
+	}
+	for i := range s.links {
+		if l := &s.links[i]; l.from != nil {
+			s.pull(l, s.now)
 		}
 	}
 	s.now = s.config.Duration

@@ -477,6 +477,31 @@ func (p *Pipe[F]) Next() time.Duration {
 	return at
 }
 
+// Plain reports whether the pipe has only a rate, a delay and a drop-tail queue.
+func (p *Pipe[F]) Plain() bool { return p.plain }
+
+// NextOf is Next for a pipe into which all that another delivers is passed, and nothing else: it
+// includes the frames that are still in the other one, and may be too early if these are queued.
+// The pipe must be plain, and the other one must deliver frames in order.
+func (p *Pipe[F]) NextOf(from *Pipe[F]) time.Duration {
+	if at := p.Next(); at != Never {
+		return at
+	}
+	at := from.Next()
+	if at == Never {
+		return Never
+	}
+	size := int32(0) // a queued frame may be lost, and the next one shorter
+	if from.fly.count > 0 {
+		size = from.fly.head().Size
+	}
+	free, l := p.free, p.line
+	if at > free {
+		free, l.rest = at, 0
+	}
+	return max(at, free+l.send(size)-p.depth) + p.profile.Delay
+}
+
 // Frames iterates over all frames queued or on the wire.
 func (p *Pipe[F]) Frames(yield func(*F) bool) {
 	for i := range p.queue.frames.count {
