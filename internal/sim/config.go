@@ -133,8 +133,8 @@ type Connection struct {
 	// RACK selects Linux' loss recovery: RACK-TLP (RFC 8985), the undo of reductions that DSACKs or
 	// timestamps prove spurious, a congestion window that is reduced in proportion to what is
 	// delivered (RFC 6937), and a retransmission timeout with the largest variation of a round
-	// trip, which decays by a quarter in each. Without it losses are found by counting (RFC 6675),
-	// and the window falls at once.
+	// trip, which decays by a quarter in each. The receiver discards data by its timestamps (PAWS,
+	// RFC 7323). Without it losses are found by counting (RFC 6675), and the window falls at once.
 	RACK bool
 	// HyStart has cubic leave slow start early, as Linux does.
 	HyStart bool

@@ -47,10 +47,25 @@ func (r *receiver) word(seq uint32) (*uint64, uint64) {
 	return &r.bits[int(seq>>6)&(len(r.bits)-1)], 1 << (seq & 63)
 }
 
+// pawsWindow is by how many milliseconds, the unit of timestamps, a segment may be older
+// (TCP_PAWS_WINDOW of Linux).
+const pawsWindow = 1
+
+// overtaken reports whether Linux discards a segment because of its timestamp: a retransmission
+// that was sent later and filled the first gap has overtaken it (PAWS, RFC 7323, section 5.3).
+func (r *receiver) overtaken(p *packet) bool {
+	return p.at/time.Millisecond+pawsWindow < r.echo/time.Millisecond
+}
+
 // data processes a segment.
 func (r *receiver) data(s *Sim, p *packet) {
 	seq := p.seq
-	if seq <= r.confirmed && p.at > r.echo {
+	if r.c.RACK && r.overtaken(p) {
+		r.acknowledge(s, seq < r.next, seq)
+		return
+	}
+	old := r.c.RACK && seq+1 < r.confirmed // Linux refuses it before it reads the timestamp (tcp_sequence)
+	if seq <= r.confirmed && p.at > r.echo && !old {
 		r.echo = p.at
 	}
 	duplicate, gap := false, r.held > 0

@@ -162,6 +162,36 @@ func TestDSACKNumber(t *testing.T) {
 	}
 }
 
+// TestOvertakenData: Linux discards segments that are older than a retransmission which filled the
+// first gap before they came (PAWS), but none because of a duplicate of acknowledged data.
+func TestOvertakenData(t *testing.T) {
+	for _, linux := range []bool{true, false} {
+		s := newStage(t, once(), func(c *Connection) { c.RACK = linux })
+		r := &s.receivers[0]
+		for i, x := range []struct {
+			seq       uint32
+			at        time.Duration
+			discarded bool
+		}{
+			{1, 10 * ms, false},
+			{2, 11 * ms, false},
+			{4, 12 * ms, false},
+			{1, 59 * ms, false}, // all of it is acknowledged
+			{5, 13 * ms, false},
+			{3, 60 * ms, false},
+			{6, 14 * ms, linux},
+			{7, 61 * ms, false},
+			{6, 60 * ms, false}, // the same millisecond as that of the segment echoed
+		} {
+			arrived := r.arrived + 1340*r.duplicates
+			r.data(s.Sim, &packet{kind: data, seq: x.seq, at: x.at, data: uint64(x.seq-1) * 1340, length: 1340})
+			if got := r.arrived+1340*r.duplicates == arrived; got != x.discarded {
+				t.Errorf("RACK %t, segment %d, %d sent at %s: discarded %t", linux, i, x.seq, x.at, got)
+			}
+		}
+	}
+}
+
 // TestOldAcknowledgement: a path that reorders acknowledgements brings some behind later ones. Linux
 // drops those by their timestamps (tcp_disordered_ack_check), with the DSACK that they may have.
 func TestOldAcknowledgement(t *testing.T) {
