@@ -102,14 +102,18 @@ func (e *egress) hasDefault(p *peer) bool {
 	return e.covering(p, bgp.IPOf(p.Address).Anywhere()).sid.IsValid()
 }
 
-// outside reports whether the bypass of a peer has no route to a network, which is noted.
+// outside reports whether the bypass of a peer has no route to a network, which is noted. It may be
+// asked again for as long as the peer goes on withdrawing and advertising.
 func (e *egress) outside(p *peer, prefix netip.Prefix) bool {
 	s := &e.delivery.suspended
 	to := s.bypasses[p]
 	if to == nil || e.covering(to, prefix).sid.IsValid() {
 		return false
 	}
-	s.outside = append(s.outside, prefix)
+	if s.outside == nil {
+		s.outside = map[netip.Prefix]struct{}{}
+	}
+	s.outside[prefix] = struct{}{}
 	return true
 }
 
@@ -134,7 +138,7 @@ func (e *egress) endAllBypasses() {
 	for p, to := range s.bypasses {
 		e.kernel.Delete(p.bypassTo(to).Key())
 	}
-	for _, prefix := range s.outside {
+	for prefix := range s.outside {
 		if n, ok := e.delivery.networks.Get(prefix); ok && !n.due {
 			n.due = true
 			e.delivery.due = append(e.delivery.due, prefix)

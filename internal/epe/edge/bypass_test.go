@@ -70,6 +70,20 @@ func TestBypass(t *testing.T) {
 			t.Errorf("%d callbacks, %+v", len(*later), e.delivery.suspended)
 		}
 	})
+	t.Run("a network outside flaps", func(t *testing.T) {
+		e, _, _ := start()
+		for i := range fewInBurst + 1 {
+			e.announce(t, 2, many(networks-1-i), true)
+		}
+		for range 10 {
+			e.announce(t, 2, many(0), true)
+			e.announce(t, 2, many(0), false)
+		}
+		settle(e)
+		if n := len(e.delivery.suspended.outside); n != few {
+			t.Errorf("%d networks are noted, want %d", n, few)
+		}
+	})
 	t.Run("withdrawals of both", func(t *testing.T) {
 		e, w, _ := start()
 		for peer := 2; peer > 0; peer-- {

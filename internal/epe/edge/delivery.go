@@ -67,7 +67,7 @@ type suspension struct {
 	// bypasses are the peers that the packets of others are sent through, outside the networks that
 	// left these because the former have no route to them.
 	bypasses map[*peer]*peer
-	outside  []netip.Prefix
+	outside  map[netip.Prefix]struct{}
 }
 
 // delivered is a client prefix and how its packets are delivered.
