@@ -65,6 +65,10 @@ func TestCheckDirections(t *testing.T) {
 	if faults := Check(e); len(faults) != 2 || faults[0].Path != "experiment.traffic.bulk.upload" {
 		t.Errorf("faults %v, want that bursts of uploads are not observed", faults)
 	}
+	e.Experiment.Traffic["bulk"].Upload, e.Experiment.Traffic["bulk"].Beside = false, 1
+	if faults := Check(e); len(faults) != 2 || faults[0].Path != "experiment.traffic.bulk.beside" {
+		t.Errorf("faults %v, want that bursts beside downloads are not observed", faults)
+	}
 }
 
 // TestTuneUpload: the settings of sender and receiver change sides.

@@ -102,8 +102,11 @@ func checkDirections(e *scenario.Experiment) fault.List {
 			case !t.MPTCP:
 			case e.Traffic[name].Datagram > 0:
 				faults.Add("experiment.traffic."+name+".datagram", "cannot be carried by MPTCP, which transport %s has", transport)
-			case e.HasEvents() || resequences(e):
+			case !e.HasEvents() && !resequences(e):
+			case e.Traffic[name].Upload:
 				faults.Add("experiment.traffic."+name+".upload", "cannot be observed with MPTCP, which transport %s has: events, bursts and resequencing need a download", transport)
+			default:
+				faults.Add("experiment.traffic."+name+".beside", "cannot be observed with MPTCP, which transport %s has: events, bursts and resequencing need a download alone", transport)
 			}
 		}
 	}
