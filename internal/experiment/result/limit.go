@@ -120,8 +120,12 @@ func PutDelivery(metrics map[string]float64, r traffic.Report) {
 	}
 }
 
-// PutDownloads adds to a run's metrics what downloads at once carried in a time, in bytes each.
+// PutDownloads adds to a run's metrics what downloads at once carried in a time, in bytes each. In no
+// time there is no rate.
 func PutDownloads(metrics map[string]float64, bytes []float64, lasted time.Duration) {
+	if lasted <= 0 {
+		return
+	}
 	sum := 0.0
 	for _, n := range bytes {
 		sum += n

@@ -46,8 +46,7 @@ func (a *arrivals) during(number int, from, to time.Time) (bytes float64) {
 	return bytes
 }
 
-// runBeside runs the downloads beside the traffic, over the same transport, until ctx ends. They
-// are numbers 1 and higher of what arrives; the traffic itself is number 0.
+// runBeside runs the downloads beside the traffic, over the same transport, until ctx ends.
 func (d *delivery) runBeside(ctx context.Context) error {
 	args := clientArguments(d.transport)
 	if d.job.cell.Traffic.Upload {
@@ -57,7 +56,7 @@ func (d *delivery) runBeside(ctx context.Context) error {
 	all := newTasks(ctx)
 	for i := range d.job.cell.Traffic.Beside {
 		all.start(func(ctx context.Context) error {
-			_, err := fetch(ctx, d.lab, d.Spec.Experiment.Client, args, func(s traffic.Sample) { d.beside.add(1+i, s.Bytes) })
+			_, err := fetch(ctx, d.lab, d.Spec.Experiment.Client, args, func(s traffic.Sample) { d.beside.add(i, s.Bytes) })
 			switch {
 			case ctx.Err() != nil:
 				return nil
@@ -70,12 +69,12 @@ func (d *delivery) runBeside(ctx context.Context) error {
 	return all.wait()
 }
 
-// putBeside adds what a download and those beside it carried while it ran.
-func (d *delivery) putBeside(run *result.Run, lasted time.Duration) {
+// putBeside adds what a download, which has this report, and those beside it carried while it ran.
+func (d *delivery) putBeside(run *result.Run, report traffic.Report) {
 	began := d.clock.began()
-	var bytes []float64
-	for i := range d.job.cell.Traffic.Beside + 1 {
-		bytes = append(bytes, d.beside.during(i, began, began.Add(lasted)))
+	bytes := []float64{float64(report.Bytes)}
+	for i := range d.job.cell.Traffic.Beside {
+		bytes = append(bytes, d.beside.during(i, began, began.Add(report.Duration)))
 	}
-	result.PutDownloads(run.Metrics, bytes, lasted)
+	result.PutDownloads(run.Metrics, bytes, report.Duration)
 }

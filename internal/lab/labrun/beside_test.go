@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/analysis/traffic"
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab/labtest"
@@ -26,6 +28,24 @@ func TestArrivals(t *testing.T) {
 	}
 	if got := a.during(1, from, to); got != 1000 {
 		t.Errorf("%v bytes, want 1000", got)
+	}
+}
+
+// TestPutBeside: a download counts with all that it carried, also what its last sample, which is
+// reported after its end, is of.
+func TestPutBeside(t *testing.T) {
+	d := &delivery{job: job{cell: &cell.Cell{Traffic: &scenario.Traffic{Beside: 1}}}, clock: newRunClock(), beside: newArrivals(1)}
+	d.clock.observe(time.Now(), 0)
+	d.beside.add(0, 500)
+	run := result.Run{Metrics: map[string]float64{}}
+	d.putBeside(&run, traffic.Report{Bytes: 1000, Duration: time.Minute})
+	if all, least := run.Metrics[result.AllRate], run.Metrics[result.LeastRate]; all != 200 || least != 500.*8/60 {
+		t.Errorf("%v and %v bit/s", all, least)
+	}
+	// Nothing arrived: a result has no numbers that are not finite.
+	run.Metrics = map[string]float64{}
+	if d.putBeside(&run, traffic.Report{}); len(run.Metrics) > 0 {
+		t.Errorf("without a delivery: %v", run.Metrics)
 	}
 }
 

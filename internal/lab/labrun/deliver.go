@@ -126,7 +126,7 @@ func (d *delivery) observe(ctx context.Context) error {
 		d.observers.start(d.rivals.run)
 	}
 	if n := d.job.cell.Traffic.Beside; n > 0 {
-		d.beside = newArrivals(1 + n)
+		d.beside = newArrivals(n)
 		d.observers.start(d.runBeside)
 	}
 	d.counted, err = linkBytes(d.lab, d.Spec.LinkNames())
@@ -190,9 +190,6 @@ func (d *delivery) fetch(ctx context.Context) (traffic.Report, error) {
 		if d.rivals != nil {
 			d.rivals.arrived.add(0, s.Bytes)
 		}
-		if d.beside != nil {
-			d.beside.add(0, s.Bytes)
-		}
 		d.report(Event{Kind: RunSample, Lab: d.lab.Name(), CellKey: d.job.CellKey, Trial: d.job.trial, Rate: unit.Size(s.Bytes).Over(interval)})
 	})
 }
@@ -218,7 +215,7 @@ func (d *delivery) measure(report traffic.Report, run *result.Run) (*result.Trac
 		d.rivals.put(run)
 	}
 	if t := d.job.cell.Traffic; d.beside != nil && t.Objects == 0 && t.Datagram == 0 {
-		d.putBeside(run, report.Duration)
+		d.putBeside(run, report)
 	}
 	if d.packets != nil {
 		bursts, err := d.packets.measure(d.Spec, d.job.CellKey, run)
