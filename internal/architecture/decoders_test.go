@@ -26,7 +26,7 @@ var unoffered = map[string]string{
 	"internal/lab":            "a state without methods",
 	"internal/mptcp/mptcpify": "numbers",
 	"internal/gateway/acks":   "a value of the package, which its fuzz target uses",
-	"internal/gateway/inet": "its fuzz target calls what it does with a packet",
+	"internal/gateway/inet":   "its fuzz target calls what it does with a packet",
 	"internal/gateway/tun":    "its fuzz target calls the methods, which need buffers",
 }
 
