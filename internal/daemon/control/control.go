@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -76,7 +77,8 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	return l, nil
 }
 
-// stale reports whether path is a socket that no process listens on, also once ctx has ended.
+// stale reports whether path is a socket that no process listens on, also once ctx has ended. That
+// of another user cannot be asked, as one that root's killed daemon has left to the units.
 func stale(ctx context.Context, path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Type() != fs.ModeSocket {
@@ -87,7 +89,25 @@ func stale(ctx context.Context, path string) bool {
 	if err == nil {
 		_ = c.Close()
 	}
+	if errors.Is(err, syscall.EACCES) {
+		return !listening(filepath.Base(path))
+	}
 	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// listening reports whether a process of this network namespace listens on a socket whose file has a
+// name, in any directory: it is known by the path that the process has used.
+func listening(name string) bool {
+	const accepting = "00010000" // __SO_ACCEPTCON
+	list, err := os.ReadFile("/proc/thread-self/net/unix")
+	for line := range strings.Lines(string(list)) {
+		// Number, references, protocol, flags, type, state, inode, path.
+		f := strings.Fields(line)
+		if len(f) >= 8 && f[3] == accepting && filepath.Base(strings.TrimSuffix(line, "\n")) == name {
+			return true
+		}
+	}
+	return err != nil
 }
 
 // Client returns a client whose requests, whatever their host, go to the socket.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 )
@@ -71,5 +73,51 @@ func TestListenReplacesAStaleSocketOnly(t *testing.T) {
 		if _, err := Listen(ctx, path); err == nil {
 			t.Errorf("context %s: a file was replaced", name)
 		}
+	}
+}
+
+// TestListenBesideAnotherUser: a daemon of the units starts where root's, started by hand and killed,
+// has left its socket; but not beside one that listens, which it cannot connect to.
+func TestListenBesideAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be another user")
+	}
+	dir := t.TempDir()
+	for at := filepath.Dir(dir); at != "/"; at = filepath.Dir(at) { // others may search those above
+		if err := os.Chmod(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const nobody = 65534
+	if err := os.Chown(dir, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "daemon.sock")
+	l, err := Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	listen := func() error {
+		runtime.LockOSThread() // Listen does not leave the thread
+		defer runtime.UnlockOSThread()
+		if err := syscall.Setfsuid(nobody); err != nil {
+			return err
+		}
+		defer syscall.Setfsuid(0)
+		other, err := Listen(t.Context(), path)
+		if err == nil {
+			err = other.Close()
+		}
+		return err
+	}
+	if err := listen(); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("beside a daemon of root's: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := listen(); err != nil {
+		t.Errorf("after a killed daemon of root's: %v", err)
 	}
 }
