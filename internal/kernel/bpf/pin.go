@@ -21,14 +21,42 @@ const PinRoot = "/run/tabane-bpf"
 
 // PinDir returns the directory for the pins of a daemon's programs in the calling thread's network
 // namespace, and mounts the file system at PinRoot if there is none. It returns a *feature.Error if
-// it cannot.
+// it cannot. As root it takes over what the user of the units has pinned there.
 func PinDir(daemon string) (string, error) {
 	if !mounted(PinRoot) {
 		if err := mount(PinRoot); err != nil {
 			return "", missing("no BPF file system at "+PinRoot, "mount -t bpf bpf "+PinRoot, err)
 		}
 	}
-	return PinPath(daemon)
+	dir, err := PinPath(daemon)
+	if err == nil && os.Geteuid() == 0 {
+		err = own(dir)
+	}
+	return dir, err
+}
+
+// own gives a directory of pins to root, who drops the access to files of others after the start. Its
+// parent belongs to root, and the group that it has: that of the units, whose user pins there as well.
+func own(dir string) error {
+	root := filepath.Dir(dir)
+	if err := errors.Join(os.Lchown(root, 0, -1), os.Chmod(root, fs.ModeSticky|0o770)); err != nil {
+		return fmt.Errorf("use BPF file system: %w", err)
+	}
+	in, err := os.OpenRoot(dir) // the user of the units may replace what is in it by links
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("take over pins: %w", err)
+	}
+	defer in.Close()
+	err = fs.WalkDir(in.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, in.Lchown(path, 0, 0))
+	})
+	if err != nil {
+		return fmt.Errorf("take over pins: %w", err)
+	}
+	return nil
 }
 
 // PinPath returns that directory, whether it exists or not.
@@ -140,6 +168,9 @@ func allPinned(root, daemon string) ([]Pinned, error) {
 		used, err := p.locked()
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			used, err = true, nil // of another user's daemon, which this one must leave alone
 		}
 		if err != nil {
 			return nil, fmt.Errorf("examine pins: %w", err)
