@@ -239,7 +239,12 @@ func (s Step) undo(ctx context.Context) (left string, err error) {
 // start starts the daemon, which goes on when this process ends.
 func (d *Daemon) start() error {
 	if d.Unit {
-		return systemctl("enable", "--now", unitName)
+		begun := time.Now()
+		err := systemctl("enable", "--now", unitName)
+		if last := lastMessage(begun); err != nil && last != "" {
+			err = fmt.Errorf("start %s: its last message: %s", unitName, last)
+		}
+		return err
 	}
 	program, err := os.Executable()
 	if err != nil {
@@ -258,6 +263,14 @@ func (d *Daemon) start() error {
 	d.PID = cmd.Process.Pid
 	go func() { _ = cmd.Wait() }() // its log says why it ended
 	return nil
+}
+
+// lastMessage returns the last message of the unit's daemon since a time, "" without one: systemctl
+// says only where to look for the reason why it did not start.
+func lastMessage(since time.Time) string {
+	out, _ := exec.Command("journalctl", "--unit", unitName, "--identifier", "tabane", "--since", "@"+strconv.FormatInt(since.Unix(), 10),
+		"--lines", "1", "--output", "cat", "--quiet", "--no-pager").Output()
+	return strings.TrimSpace(string(out))
 }
 
 // log is the file of a daemon's messages without a service manager.

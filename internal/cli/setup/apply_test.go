@@ -75,3 +75,23 @@ func TestDirectory(t *testing.T) {
 		}
 	}
 }
+
+// TestUnitDoesNotStart: the error of a unit that does not start has the reason that its daemon gave,
+// if the journal has one.
+func TestUnitDoesNotStart(t *testing.T) {
+	for _, tt := range []struct{ journal, want string }{
+		{"tabane: start gateway with \"g.yaml\": no such device", "start tabane-gateway.service: its last message: tabane: start gateway with \"g.yaml\": no such device"},
+		{"", "systemctl enable --now tabane-gateway.service: exit status 1: Job failed."},
+	} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{"systemctl": "echo Job failed.; exit 1", "journalctl": "printf '%s\\n' '" + tt.journal + "'"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Setenv("PATH", dir)
+		if err := (&Daemon{Unit: true}).start(); err == nil || err.Error() != tt.want {
+			t.Errorf("got %v, want %s", err, tt.want)
+		}
+	}
+}
