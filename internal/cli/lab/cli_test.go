@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/cli/files"
 	"github.com/tabane/tabane/internal/experiment/report"
 	"github.com/tabane/tabane/internal/experiment/result"
@@ -255,5 +257,41 @@ func TestListLabsWidth(t *testing.T) {
 		if strings.Count(b.String(), "transit-c") != 1 {
 			t.Errorf("width %d: nodes are missing:\n%s", width, b.String())
 		}
+	}
+}
+
+// TestKilledRun: what a killed run has saved is moved beside the directory of the next one, where lab
+// merge reads it, and nothing is moved otherwise.
+func TestKilledRun(t *testing.T) {
+	var messages bytes.Buffer
+	a := &app{cli.NewApp(cli.Options{Out: io.Discard, Err: &messages})}
+	dir := filepath.Join(t.TempDir(), "steady")
+	if _, err := resultDirectory(dir); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := (result.Result{Schema: result.Schema, Scenario: "steady"}).Encode(&b); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, savedFile), b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := resultDirectory(dir); err != nil {
+		t.Errorf("the next run is refused: %v", err)
+	}
+	for range 2 {
+		if err := a.setKilledAside(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	part := dir + "-part1"
+	if r, err := readResult(part); err != nil || r.Scenario != "steady" {
+		t.Errorf("it reads %q, %v", r.Scenario, err)
+	}
+	if got := messages.String(); strings.Count(got, part) != 1 {
+		t.Errorf("it says %q", got)
+	}
+	if _, err := os.Lstat(dir + "-part2"); err == nil {
+		t.Error("nothing was moved twice")
 	}
 }

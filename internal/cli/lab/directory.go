@@ -24,6 +24,9 @@ var resultParts = []string{
 // an earlier one.
 const unfinishedPrefix = ".result-"
 
+// savedFile has the runs so far of one that goes on, or was killed.
+const savedFile = unfinishedPrefix + "saved.json"
+
 // madeDirectory is a directory that was made for a result; "" where it was there before.
 type madeDirectory string
 
@@ -81,6 +84,11 @@ func partDirectory(dir string) (string, error) {
 	if _, err := os.Lstat(filepath.Join(dir, resultFile)); errors.Is(err, fs.ErrNotExist) {
 		return dir, nil
 	}
+	return besideDirectory(dir)
+}
+
+// besideDirectory makes a new directory beside dir.
+func besideDirectory(dir string) (string, error) {
 	beside, err := filepath.Abs(dir) // that has a name, unlike "." and ".."
 	if err != nil {
 		return "", cli.FileFailure("make directory beside", dir, err)

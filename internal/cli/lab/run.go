@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -49,7 +51,8 @@ result is written to a directory: result.json, CSV files, figures, and report.ht
 
 Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it could not run, or was interrupted. If it ends
 early, it removes the labs, and writes the result of the runs that were done. An earlier result in the directory then stays,
-and the new one goes beside it, to DIR-part1 or the next number. "lab merge" joins parts.`,
+and the new one goes beside it, to DIR-part1 or the next number. "lab merge" joins parts. If it is killed, the next run with the
+directory finds the runs that were done until a minute before, and puts them there.`,
 		Example: `  tabane lab run epe-steady --quick
   tabane lab run epe-steady --trials 5 --out /tmp/epe
   tabane lab run epe-failure --case a-down,a-hole --transport mptcp-epe
@@ -175,6 +178,8 @@ type labOutcome struct {
 	lab  result.Result
 	// simulated is the same experiment in the simulator, nil without --compare.
 	simulated *result.Result
+	// saved is the file of the runs so far.
+	saved string
 }
 
 // measured runs a scenario in a lab and writes the report, without printing a table. Where it ran but
@@ -192,6 +197,10 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 		return o, err
 	}
 	defer made.leave()
+	if err := a.setKilledAside(f.out); err != nil {
+		return o, err
+	}
+	saved := filepath.Join(f.out, savedFile)
 	if e := p.whole.Experiment; f.quick && e != nil && !e.Quick.All() {
 		fmt.Fprintf(a.Err, "--quick selects %s where no others are given\n", strings.Join(selectionArguments(e.Quick), " "))
 	}
@@ -221,6 +230,16 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 			}
 			screen.event(e)
 		},
+		Save: func(r result.Result) {
+			var b bytes.Buffer
+			err := r.Encode(&b)
+			if err == nil {
+				err = writeFile(saved, b.Bytes())
+			}
+			if err != nil {
+				log.Warn("runs so far are not saved", "file", saved, "err", err)
+			}
+		},
 	})
 	screen.clear()
 	if err != nil && len(outcome.Runs) == 0 {
@@ -229,7 +248,7 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 	fmt.Fprintf(a.Err, "took %s\n", clock(time.Duration(outcome.Seconds*float64(time.Second))))
 	extra := report.Extra{Series: series, Archives: archives, Command: f.command(name), Text: scenarioText(name, p.spec), Made: time.Now(), Quick: f.quick}
 	if err != nil {
-		return a.writePart(ctx, name, f, labOutcome{spec: p.spec, lab: outcome}, extra, err)
+		return a.writePart(ctx, name, f, labOutcome{spec: p.spec, lab: outcome, saved: saved}, extra, err)
 	}
 	if p.simulation != nil {
 		// After the lab, because the simulator uses all CPUs.
@@ -241,7 +260,7 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 		}
 		extra.Simulated = &simulated
 	}
-	o = labOutcome{p.spec, outcome, extra.Simulated}
+	o = labOutcome{p.spec, outcome, extra.Simulated, saved}
 	return o, o.write(f.out, extra)
 }
 
@@ -250,6 +269,9 @@ func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutc
 func (o labOutcome) write(dir string, extra report.Extra) error {
 	err := replaceResult(dir, func(dir string) error { return report.Write(dir, o.lab, o.spec, extra) })
 	if err == nil {
+		if err := os.Remove(o.saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return cli.FileFailure("remove saved runs", o.saved, err)
+		}
 		return nil
 	}
 	file, other := os.CreateTemp("", o.spec.Name+"-*.json")
@@ -261,6 +283,23 @@ func (o labOutcome) write(dir string, extra report.Extra) error {
 		return err
 	}
 	return fmt.Errorf("%w; the result without figures is in %s, of which tabane lab merge writes the report", err, file.Name())
+}
+
+// setKilledAside gives what a killed run with a directory has saved a directory of its own.
+func (a *app) setKilledAside(dir string) error {
+	saved := filepath.Join(dir, savedFile)
+	if _, err := os.Lstat(saved); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	part, err := besideDirectory(dir)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(saved, filepath.Join(part, resultFile)); err != nil {
+		return errors.Join(cli.FileFailure("move saved runs", saved, err), os.Remove(part))
+	}
+	fmt.Fprintf(a.Err, "an earlier run was killed; tabane lab merge joins the runs that were done with others: they are in %s\n", part)
+	return nil
 }
 
 // writePart writes the report of an experiment that ended early, for the reason why, which is part of

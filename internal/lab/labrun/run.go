@@ -59,8 +59,14 @@ type RunOptions struct {
 	Commit string
 	// Progress is called for each event, never concurrently.
 	Progress func(Event)
-	Log      *slog.Logger
+	// Save is called with the result of the runs so far, at most once a minute and never
+	// concurrently: Run returns none to a caller that is killed.
+	Save func(result.Result)
+	Log  *slog.Logger
 }
+
+// saveEvery is the least time between two calls of RunOptions.Save.
+const saveEvery = time.Minute
 
 // EventKind is the kind of an Event.
 type EventKind string
@@ -171,6 +177,9 @@ type runner struct {
 	total   int
 	runs    []result.Run
 	labs    []*lab.Lab
+	// saving is locked while the result is saved; saved is when it was last, nil before.
+	saving  sync.Mutex
+	saved   *time.Time
 	tunings map[result.CellKey]tuning
 	// overflows is whether each run begins without what the others learned of paths.
 	overflows bool
@@ -479,8 +488,12 @@ func (r *runner) setCase(l *lab.Lab, c *cell.Cell) error {
 	return nil
 }
 
-// report passes an event to Progress, with the fields common to all events.
+// report passes an event to Progress, with the fields common to all events, and saves the result
+// after a run.
 func (r *runner) report(e Event) {
+	if e.Kind == RunDone {
+		r.save()
+	}
 	if r.Progress == nil {
 		return
 	}
@@ -492,13 +505,36 @@ func (r *runner) report(e Event) {
 	r.Progress(e)
 }
 
-func (r *runner) result() (result.Result, error) {
+// save calls Save if that is due. Errors are those of the result at the end.
+func (r *runner) save() {
+	if r.Save == nil {
+		return
+	}
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	now := time.Now()
+	if r.saved != nil && now.Sub(*r.saved) < saveEvery {
+		return
+	}
+	r.saved = &now
+	r.mu.Lock()
+	runs := slices.Clone(r.runs)
+	r.mu.Unlock()
+	if out, err := r.conclude(runs); err == nil {
+		r.Save(out)
+	}
+}
+
+func (r *runner) result() (result.Result, error) { return r.conclude(r.runs) }
+
+// conclude returns the result of runs.
+func (r *runner) conclude(runs []result.Run) (result.Result, error) {
 	planned := 0
-	if len(r.runs) < r.total {
+	if len(runs) < r.total {
 		planned = r.total
 	}
 	return r.Spec.Conclude(result.Result{
-		Scenario: r.Spec.Name, Backend: "lab", Seconds: time.Since(r.begun).Seconds(), Host: Host(r.Commit), Runs: r.runs, Planned: planned,
+		Scenario: r.Spec.Name, Backend: "lab", Seconds: time.Since(r.begun).Seconds(), Host: Host(r.Commit), Runs: runs, Planned: planned,
 	})
 }
 

@@ -226,7 +226,8 @@ func TestRunCancel(t *testing.T) {
 	}
 }
 
-// TestRunEndsEarly: the runs that were done before a run is interrupted are kept.
+// TestRunEndsEarly: the runs that were done before a run is interrupted are kept, and the first is
+// saved at once, as the process may be killed.
 func TestRunEndsEarly(t *testing.T) {
 	o := runOptions(t, "early")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -238,9 +239,15 @@ func TestRunEndsEarly(t *testing.T) {
 			}
 		}
 	}
+	var saved []result.Result
+	o.Save = func(r result.Result) { saved = append(saved, r) }
 	outcome, err := Run(ctx, o)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+	// Another lab may have ended a run at the same time.
+	if len(saved) != 1 || len(saved[0].Runs) < 1 || len(saved[0].Runs) > 2 || saved[0].Planned != 16 || !saved[0].Holds() {
+		t.Errorf("saved are %+v", saved)
 	}
 	if len(outcome.Runs) != done || outcome.Planned != 16 || outcome.Schema != result.Schema {
 		t.Errorf("%d runs of %d, after %d events", len(outcome.Runs), outcome.Planned, done)
