@@ -249,6 +249,8 @@ func (a *App) printControls(s congestion.Status) error {
 	for _, c := range s.Controls {
 		version := c.Version
 		switch {
+		case c.Elsewhere:
+			version = "(its pins are in another mount namespace)"
 		case version == "":
 			version = "(unloaded)"
 		case !c.Current:

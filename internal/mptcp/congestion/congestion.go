@@ -92,7 +92,10 @@ type Control struct {
 	// Version is empty if the control is not loaded. Current is set if Load would not change it.
 	Version string `json:"version,omitempty"`
 	Current bool   `json:"current"`
-	Paced   bool   `json:"paced"`
+	// Elsewhere is set if the control is loaded, and its pins are in another mount namespace: all
+	// network namespaces have the same controls.
+	Elsewhere bool `json:"elsewhere,omitempty"`
+	Paced     bool `json:"paced"`
 	// Lowat is set if MPTCP subflows bound their unsent data.
 	Lowat bool `json:"lowat"`
 	// Rates are those of the subflows of Ratio in bit/s, 0 for no limit.
@@ -151,6 +154,10 @@ type Listener struct {
 
 // Status examines the whole host.
 func (h Host) Status() (Status, error) {
+	registered, err := available() // before those that are pinned, as others may load some
+	if err != nil {
+		return Status{}, err
+	}
 	loaded, err := ccbpf.List(h.Dir)
 	if err != nil {
 		return Status{}, err
@@ -160,6 +167,12 @@ func (h Host) Status() (Status, error) {
 		s.Controls = append(s.Controls, Control{
 			Name: h.KernelName(i.Name), Version: string(i.Version), Current: i.Current, Paced: i.Version.Paced(), Lowat: i.Version.Lowat(), Repairs: i.Repairs, Rates: i.Rates,
 		})
+	}
+	for _, name := range Names() {
+		if name = h.KernelName(name); slices.Contains(registered, name) {
+			c := s.control(name)
+			c.Elsewhere = c.Version == ""
+		}
 	}
 	all, err := netns.All()
 	if err != nil {
@@ -362,12 +375,18 @@ func resetSysctls(name string) (reset []string, err error) {
 
 // substitute returns Linux' default control, or what every kernel has.
 func substitute() (string, error) {
-	available, err := netns.ReadSysctl("net.ipv4.tcp_available_congestion_control")
+	list, err := available()
 	if err != nil {
 		return "", err
 	}
-	if slices.Contains(strings.Fields(available), "cubic") {
+	if slices.Contains(list, "cubic") {
 		return "cubic", nil
 	}
 	return "reno", nil
+}
+
+// available returns the names of all congestion controls that the kernel has.
+func available() ([]string, error) {
+	list, err := netns.ReadSysctl("net.ipv4.tcp_available_congestion_control")
+	return strings.Fields(list), err
 }

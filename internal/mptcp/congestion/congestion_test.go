@@ -56,6 +56,11 @@ func TestUse(t *testing.T) {
 	h := host(t)
 	load(t, h, "lia")
 	lia := h.KernelName("lia")
+	// A mount namespace that lacks the file system of the pins has the control as well.
+	other := status(t, Host{Dir: t.TempDir(), Prefix: h.Prefix})
+	if len(other.Controls) != 1 || other.Controls[0].Name != lia || !other.Controls[0].Elsewhere {
+		t.Errorf("without its pins: %+v", other.Controls)
+	}
 	p := mptcptest.New(t, netnstest.New(t), netnstest.New(t), 2)
 	early := p.Listen(t)
 	before, err := func() (s string, err error) {
@@ -102,7 +107,7 @@ func TestUse(t *testing.T) {
 	if len(s.Listeners) != 0 || len(s.Controls) != 1 || len(s.Connections) != 1 || len(s.Connections[0].Subflows) != 2 {
 		t.Fatalf("status %+v", s)
 	}
-	if c := s.Controls[0]; c.Name != lia || !c.Current || !c.Paced || c.Sockets != 2 || !slices.Equal(c.Namespaces, []string{p.Server}) {
+	if c := s.Controls[0]; c.Name != lia || !c.Current || c.Elsewhere || !c.Paced || c.Sockets != 2 || !slices.Equal(c.Namespaces, []string{p.Server}) {
 		t.Errorf("control %+v", c)
 	}
 	for _, f := range s.Connections[0].Subflows {
