@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/bits"
 	"net"
 	"net/netip"
 	"os"
@@ -387,24 +386,6 @@ func (w *Watcher) Silenced() (n uint64, err error) {
 
 // synackPoint is the tracepoint of SYN-ACKs that are sent again (Linux 4.15).
 const synackPoint = "tcp_retransmit_synack"
-
-// The entries of the table of connections take 1/tableShare of the host's memory, at most, of which
-// each takes a cache line; the bounds are powers of two.
-const (
-	tableShare                 = 1024
-	cacheLine                  = 64
-	minTableBits, maxTableBits = 14, 22
-)
-
-// tableBits returns the power of two that is the number of entries of the table of connections.
-func tableBits() (uint32, error) {
-	var host unix.Sysinfo_t
-	if err := unix.Sysinfo(&host); err != nil {
-		return 0, fmt.Errorf("read size of memory: %w", err)
-	}
-	entries := uint64(host.Totalram) * uint64(host.Unit) / tableShare / cacheLine
-	return uint32(min(max(bits.Len64(entries)-1, minTableBits), maxTableBits)), nil
-}
 
 // namespace returns the cookie of the network namespace of the calling thread.
 func namespace() (uint64, error) {
