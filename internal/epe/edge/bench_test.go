@@ -112,8 +112,8 @@ func BenchmarkDelivery(b *testing.B) {
 		flush()
 		memory += heap.InUse() - before
 		begun := time.Now()
-		e.flushNow = func() {
-			if _, err := kernel.FlushPart(0); err != nil {
+		e.flushNow = func(routes int) {
+			if _, err := kernel.FlushPart(routes); err != nil {
 				b.Fatal(err)
 			}
 			suspended += time.Since(begun)

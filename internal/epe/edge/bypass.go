@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -38,21 +39,19 @@ func (e *egress) bypass(p *peer) bool {
 	if to == nil {
 		return false
 	}
-	e.setBypass(p, to)
-	for _, prefix := range outside {
-		e.deliver(prefix)
-	}
-	return true
-}
-
-func (e *egress) setBypass(p, to *peer) {
-	s := &e.delivery.suspended
 	if s.bypasses == nil {
 		s.bypasses = map[*peer]*peer{}
 	}
 	s.bypasses[p], s.active = to, true
+	for _, prefix := range outside {
+		e.deliver(prefix)
+	}
+	if len(outside) > 0 { // they leave first, with the routes that changed before them
+		e.flushRoutesAtOnce(2 * daemon.Step)
+	}
 	e.kernel.Set(p.bypassTo(to))
 	e.flushAtOnce()
+	return true
 }
 
 // standIn returns the peer for the bypass of another one, nil if there is none, and the networks

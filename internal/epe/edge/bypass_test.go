@@ -84,6 +84,30 @@ func TestBypass(t *testing.T) {
 			t.Errorf("%d networks are noted, want %d", n, few)
 		}
 	})
+	t.Run("networks outside leave first", func(t *testing.T) {
+		e, w, _ := start()
+		there := func() (n int) {
+			for i := range few {
+				if _, ok := w[e.deliveredRoute(netip.MustParsePrefix(many(i)), nil).Key()]; ok {
+					n++
+				}
+			}
+			return n
+		}
+		left := false // in the kernel
+		e.flushNow = func(routes int) {
+			if slices.Contains(w.lines("fwmark"), rule) && !left {
+				t.Error("their packets follow a table that has no route to them")
+			}
+			left = left || routes > 0 && there() == 0
+		}
+		for i := range fewInBurst + 1 {
+			e.announce(t, 2, many(networks-1-i), true)
+		}
+		if !left {
+			t.Error("they have not left")
+		}
+	})
 	t.Run("withdrawals of both", func(t *testing.T) {
 		e, w, _ := start()
 		for peer := 2; peer > 0; peer-- {

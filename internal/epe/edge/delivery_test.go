@@ -316,7 +316,7 @@ func newSpreadingIn(t *testing.T, mode Mode) *spreading {
 	config := testConfig()
 	config.Delivery.Default = mode
 	s.egress = newEgress(&config, 1500, s.flushes)
-	s.flushNow = func() { _, _ = s.flushes.FlushPart(0) }
+	s.flushNow = func(routes int) { _, _ = s.flushes.FlushPart(routes) }
 	return s
 }
 

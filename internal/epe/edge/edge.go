@@ -251,7 +251,7 @@ func (e *Edge) prepare() error {
 	readNetworks(e.config.NetworksFile(), time.Now(), e.egress.auto.table, e.log)
 	e.egress.auto.multipath = e.config.MPTCP.manager() == UserPathManager
 	// Failed objects remain pending, and the daemon's next flush logs the error.
-	e.egress.flushNow = func() { _, _ = e.daemon.Kernel.FlushPart(0) }
+	e.egress.flushNow = func(routes int) { _, _ = e.daemon.Kernel.FlushPart(routes) }
 	e.egress.after = func(d time.Duration, f func()) {
 		time.AfterFunc(d, func() {
 			// A daemon that has ended changes nothing more; a panic is logged.

@@ -91,8 +91,8 @@ type hooks struct {
 	// routeChanged is called when a peer's route to a prefix changes in what the path manager
 	// needs of it.
 	routeChanged func(peer int, prefix netip.Prefix, r pathmanager.Route)
-	// flushNow flushes the desired state to the kernel at once.
-	flushNow func()
+	// flushNow flushes the desired state to the kernel at once, of unicast routes at most so many.
+	flushNow func(routes int)
 	// after calls a function later, and flushes what it changes.
 	after func(time.Duration, func())
 }
@@ -112,10 +112,13 @@ type peer struct {
 	burst   burst
 }
 
-// flushAtOnce calls flushNow, if set.
-func (e *egress) flushAtOnce() {
+// flushAtOnce flushes all but unicast routes, which follow in steps.
+func (e *egress) flushAtOnce() { e.flushRoutesAtOnce(0) }
+
+// flushRoutesAtOnce calls flushNow, if set.
+func (e *egress) flushRoutesAtOnce(most int) {
 	if e.flushNow != nil {
-		e.flushNow()
+		e.flushNow(most)
 	}
 }
 

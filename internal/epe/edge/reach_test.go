@@ -223,7 +223,7 @@ func TestLostLocatorIsUrgent(t *testing.T) {
 		}
 	}
 	urgent := 0
-	e.flushNow = func() {
+	e.flushNow = func(int) {
 		urgent++
 		if discards, routes := w.lines("unreachable fc00:"), len(w.lines("table 101 nhid")); routes != 1 ||
 			!slices.Equal(discards, []string{"unreachable fc00:1:1::/128 table main metric 1"}) {

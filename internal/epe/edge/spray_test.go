@@ -220,7 +220,7 @@ func TestWithdrawalBeforeProgram(t *testing.T) {
 	config.Delivery = Delivery{Default: Mode{Spray: []string{"a", "b", "c"}}}
 	e, w := newTestEgress(config)
 	kernel := maps.Clone(w) // as of the last flush
-	e.flushNow = func() { kernel = maps.Clone(w) }
+	e.flushNow = func(int) { kernel = maps.Clone(w) }
 	p, loaded, withdrawn := plans{}, 0, false
 	e.startSpraying(loads{p, func() {
 		loaded++
@@ -239,7 +239,7 @@ func TestWithdrawalBeforeProgram(t *testing.T) {
 	for peer := range 3 {
 		e.announce(t, peer+1, "2001:db8:c::/48", false)
 	}
-	e.flushNow()
+	e.flushNow(0)
 	if lines := kernel.lines("2001:db8:c::/48 table 102"); len(lines) != 1 || loaded != 3 {
 		t.Fatalf("%q, %d programs", lines, loaded)
 	}
