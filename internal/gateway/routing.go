@@ -67,6 +67,7 @@ func kernelObjects(c *Config, connected []route.Address) []route.Object {
 func (c *Config) routing(v bgp.IP, connected []route.Address) []route.Object {
 	var list []route.Object
 	var specific, internet bool
+	source := c.source(v, connected)
 	for _, dst := range c.peerPrefixes(v) {
 		table := uint32(peersTable)
 		if dst.Bits() == 0 {
@@ -75,7 +76,7 @@ func (c *Config) routing(v bgp.IP, connected []route.Address) []route.Object {
 			specific = true
 		}
 		list = append(list,
-			route.Route{Table: table, Dst: dst, Link: c.tunnelName(), Metric: tunnelMetric},
+			route.Route{Table: table, Dst: dst, Link: c.tunnelName(), Metric: tunnelMetric, PrefSrc: source},
 			route.Route{Table: table, Dst: dst, Kind: route.Unreachable, Metric: guardMetric})
 	}
 	all := v.Anywhere()
@@ -100,6 +101,25 @@ func (c *Config) routing(v bgp.IP, connected []route.Address) []route.Object {
 		list = append(list, route.Rule{Priority: boundRule, From: all, Oif: name, Table: route.MainTable}.Normal())
 	}
 	return list
+}
+
+// source returns the address that this host sends to peers from, not valid without one: that of the
+// tunnel, or of the LAN. The kernel would send ICMP errors about packets that came over a line, such as
+// "packet too big", from the address of the line, which peers drop.
+func (c *Config) source(v bgp.IP, connected []route.Address) (source netip.Addr) {
+	for _, a := range connected {
+		at := a.Prefix.Addr()
+		if bgp.IPOf(at) != v || at.IsLinkLocalUnicast() {
+			continue
+		}
+		if a.Link == c.tunnelName() {
+			return at
+		}
+		if !source.IsValid() && slices.ContainsFunc(c.LAN.Prefixes, func(p netip.Prefix) bool { return p.Contains(at) }) {
+			source = at
+		}
+	}
+	return source
 }
 
 // peerPrefixes returns the peers' prefixes of one IP version.

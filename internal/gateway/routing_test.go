@@ -38,6 +38,36 @@ func TestUnlisted(t *testing.T) {
 	}
 }
 
+// TestSource: packets of this host to peers, ICMP errors above all, have an address that peers accept.
+func TestSource(t *testing.T) {
+	c := site()
+	c.LAN.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("2001:db8:1::/48")}
+	address := func(link, prefix string) route.Address {
+		return route.Address{Link: link, Prefix: netip.MustParsePrefix(prefix)}
+	}
+	line := []route.Address{address(c.Paths[0].Interface, "192.0.2.1/24"), address(c.Paths[0].Interface, "2001:db8:f1::1/64"), address("eth0", "fe80::1/64")}
+	lan := append(slices.Clone(line), address("eth0", "10.1.0.1/24"), address("eth0.100", "10.1.1.1/24"), address("eth0", "2001:db8:1::1/64"))
+	own := append(slices.Clone(lan), address(c.tunnelName(), "10.79.0.2/32"))
+	for _, tt := range []struct {
+		name         string
+		connected    []route.Address
+		want4, want6 string
+	}{
+		{"lines alone", line, "invalid IP", "invalid IP"}, {"a LAN", lan, "10.1.0.1", "2001:db8:1::1"}, {"an address of the tunnel", own, "10.79.0.2", "2001:db8:1::1"},
+	} {
+		c.Peers[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("2001:db8:2::/48")}
+		got := map[bgp.IP]string{}
+		for _, o := range kernelObjects(&c, tt.connected) {
+			if r, ok := o.(route.Route); ok && r.Link == c.tunnelName() {
+				got[bgp.IPOf(r.Dst.Addr())] = r.PrefSrc.String()
+			}
+		}
+		if got[bgp.IPv4] != tt.want4 || got[bgp.IPv6] != tt.want6 {
+			t.Errorf("%s: sources %q, want %q and %q", tt.name, got, tt.want4, tt.want6)
+		}
+	}
+}
+
 // TestRouting: whatever routes other programs have in the main table, and with or without the
 // tunnel's interface, a packet to a peer leaves through the tunnel or not at all, unless it is the
 // gateway's own, to an exception, or to something that is more specific than a default route.
