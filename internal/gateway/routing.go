@@ -109,7 +109,7 @@ func (c *Config) routing(v bgp.IP, connected []route.Address) []route.Object {
 func (c *Config) source(v bgp.IP, connected []route.Address) (source netip.Addr) {
 	for _, a := range connected {
 		at := a.Prefix.Addr()
-		if bgp.IPOf(at) != v || at.IsLinkLocalUnicast() {
+		if bgp.IPOf(at) != v || at.IsLinkLocalUnicast() || a.Deprecated {
 			continue
 		}
 		if a.Link == c.tunnelName() {

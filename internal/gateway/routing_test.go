@@ -46,6 +46,9 @@ func TestSource(t *testing.T) {
 		return route.Address{Link: link, Prefix: netip.MustParsePrefix(prefix)}
 	}
 	line := []route.Address{address(c.Paths[0].Interface, "192.0.2.1/24"), address(c.Paths[0].Interface, "2001:db8:f1::1/64"), address("eth0", "fe80::1/64")}
+	tentative := address("eth0", "2001:db8:1::9/64")
+	tentative.Deprecated = true
+	line = append(line, tentative)
 	lan := append(slices.Clone(line), address("eth0", "10.1.0.1/24"), address("eth0.100", "10.1.1.1/24"), address("eth0", "2001:db8:1::1/64"))
 	own := append(slices.Clone(lan), address(c.tunnelName(), "10.79.0.2/32"))
 	for _, tt := range []struct {

@@ -108,6 +108,7 @@ func decodeAddress(b []byte, names links) (f found, err error) {
 		a.Deprecated = scope == unix.RT_SCOPE_LINK
 		altered = altered || preferred != forever || scope != unix.RT_SCOPE_UNIVERSE && !a.Deprecated
 	} else {
+		a.Deprecated = a.Deprecated || flags&unix.IFA_F_TENTATIVE != 0
 		altered = altered || preferred != 0 && preferred != forever || flags&unix.IFA_F_NODAD == 0
 	}
 	f.set(a, altered)

@@ -119,7 +119,8 @@ type Address struct {
 	Prefix netip.Prefix // the address and its length
 	// Deprecated addresses are usable, but source address selection avoids them. In IPv6 they
 	// have a preferred lifetime of zero (RFC 4862 section 5.5.4, RFC 6724 section 5 rule 3), in
-	// IPv4 the scope link (inet_select_addr in the kernel).
+	// IPv4 the scope link (inet_select_addr in the kernel). Tentative addresses of others, which
+	// the kernel refuses as a source until duplicate address detection has ended, count as such.
 	Deprecated bool
 }
 
