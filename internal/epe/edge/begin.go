@@ -91,7 +91,7 @@ func (e *egress) measuredPath(now time.Time, prefix netip.Prefix, n *delivered, 
 	if o := outcomeOf(r); o.Bytes >= belief.Bulk && o.Limit == belief.ByPath {
 		rate = o.Goodput
 	}
-	b.addPath(name).Add(now, now.Add(-r.Duration), r.MinRTT, rate)
+	b.addPath(name).Add(now, now.Add(-r.Duration), r.MinRTT, r.RTT, rate)
 	if since := now.Sub(b.considered); since < 0 || since >= beginEvery {
 		b.considered = now
 		e.considerBegin(now, prefix, b)

@@ -3,6 +3,7 @@ package edge
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 // on the default address.
 func (a *autoEgress) over(peer, prefix string, rtt time.Duration, acked uint64) outcome.Report {
 	r := a.report(outcome.Closed, prefix, acked)
-	r.MinRTT, r.Duration, r.Busy = rtt, time.Second, time.Second
+	r.MinRTT, r.RTT, r.Duration, r.Busy = rtt, rtt, time.Second, time.Second
 	for _, p := range a.peers {
 		if p.Name == peer {
 			r.Local = netip.AddrPortFrom(p.Address, 80)
@@ -51,6 +52,17 @@ func TestBegin(t *testing.T) {
 	}
 	if got := closed(2*time.Second, a.over("b", autoNetwork, 10*ms, 1<<10)); got != sidB {
 		t.Fatalf("through %s", got)
+	}
+	// Its round trips are longer than the least one: it has jitter.
+	jitter := a.over("b", autoNetwork, 10*ms, 1<<10)
+	jitter.RTT = 80 * ms
+	if got := closed(beginFor, jitter); got != sidA {
+		t.Errorf("with jitter, through %s", got)
+	}
+	steady := a.over("b", autoNetwork, 10*ms, 1<<10)
+	closed(0, slices.Repeat([]outcome.Report{steady}, 9)...)
+	if got := closed(beginFor, steady); got != sidB {
+		t.Fatalf("through %s once there is no more jitter", got)
 	}
 	s := a.status(autoNetwork)
 	if s.Mode != "auto: multipath" || len(s.Through) != 1 || s.Through[0] != "b" || a.delivered(otherNetwork) != "none" {

@@ -34,11 +34,11 @@ const initialWindow = 10 * 1448
 // saturated has the rate of its bursts. If they left no queue, it is hoped to be as fast as the
 // fastest, in bytes/s. One that failed, or rests and its rate is not known, is used after its rest.
 func (p Past) takes(fastest float64) float64 {
-	if p.MinRTT == 0 {
+	if p.usual() == 0 {
 		return math.Inf(1)
 	}
 	known := cmp.Or(p.Rate, p.Burst)
-	rtt, rate := p.MinRTT.Seconds(), cmp.Or(known, fastest)
+	rtt, rate := p.usual().Seconds(), cmp.Or(known, fastest)
 	takes, left := 2*rtt, float64(sendBurst)
 	if p.Verdict.fails() || known == 0 {
 		takes += p.Rest.Seconds()
@@ -56,6 +56,7 @@ func (p Past) takes(fastest float64) float64 {
 // rememberFor. The zero value is empty, and so is nil. Times are those of the wall clock.
 type Recent struct {
 	minRTT   time.Duration
+	beyond   time.Duration // what the smoothed round-trip time of short transfers exceeds it by
 	rate     float64
 	measured time.Time
 	stalled  time.Time // what was established before does not count
@@ -65,21 +66,27 @@ type Recent struct {
 // of them.
 const recentGain = 0.25
 
-// Add adds what a connection measured that was established at a time: the least round-trip time,
-// and the rate in bytes/s if the path limited it, else 0.
-func (r *Recent) Add(now, established time.Time, minRTT time.Duration, rate float64) {
+// Add adds what a connection measured that was established at a time: the least round-trip time, and
+// the rate in bytes/s if the path limited it, or else 0 and the smoothed round-trip time, which has
+// no long queue of its own then.
+func (r *Recent) Add(now, established time.Time, minRTT, rtt time.Duration, rate float64) {
 	if minRTT <= 0 || established.Before(r.stalled) {
 		return
 	}
 	if r.Past(now) == (Past{}) {
-		r.minRTT, r.rate = minRTT, 0
+		r.minRTT, r.beyond, r.rate = minRTT, 0, 0
 	}
 	if r.rate == 0 {
 		r.rate = rate
 	}
 	r.minRTT += time.Duration(recentGain * float64(minRTT-r.minRTT))
-	if rate > 0 {
+	switch {
+	case rate > 0:
 		r.rate += recentGain * (rate - r.rate)
+	case rtt > 0:
+		beyond := max(rtt-minRTT, 0)
+		r.beyond = cmp.Or(r.beyond, beyond)
+		r.beyond += time.Duration(recentGain * float64(beyond-r.beyond))
 	}
 	r.measured = now
 }
@@ -92,5 +99,5 @@ func (r *Recent) Past(now time.Time) Past {
 	if r == nil || now.Before(r.measured) || now.Sub(r.measured) >= rememberFor { // or the clock was set back
 		return Past{}
 	}
-	return Past{MinRTT: r.minRTT, Rate: r.rate}
+	return Past{MinRTT: r.minRTT, RTT: r.minRTT + r.beyond, Rate: r.rate}
 }

@@ -57,8 +57,9 @@ type Past struct {
 	Rate float64
 	// Burst is the rate at which the last burst left that had a queue, in bytes/s; 0: none had.
 	Burst float64
-	// MinRTT is the least round-trip time; 0: not known.
-	MinRTT time.Duration
+	// MinRTT is the least round-trip time, and RTT the least smoothed one, which has the jitter of the
+	// path and waits for its slots; 0: not known.
+	MinRTT, RTT time.Duration
 	// Verdict is why the path last rested, Unused if it helped since; Rests is how many times in a
 	// row it did not help, and Rest how long it still rests.
 	Verdict Reason
@@ -71,18 +72,22 @@ type Past struct {
 // Stall returns what is known of a path after it made no progress: the rate that was measured no
 // longer counts, and it rests.
 func (p Past) Stall() Past {
-	return Past{MinRTT: p.MinRTT, Verdict: Stalled, Rests: p.Rests + 1, Rest: rest(stallRest, p.Rests), Left: rememberFor}
+	return Past{MinRTT: p.MinRTT, RTT: p.RTT, Verdict: Stalled, Rests: p.Rests + 1, Rest: rest(stallRest, p.Rests), Left: rememberFor}
 }
+
+// usual returns the round-trip time that a short transfer meets, 0 if it is not known.
+func (p Past) usual() time.Duration { return max(p.RTT, p.MinRTT) }
 
 // Entry is what a Memory holds of a path.
 type Entry struct {
 	Key
 	// Learned is the time of the last measurement or verdict.
 	Learned time.Time `json:"learned"`
-	// Rate and Burst are in bytes/s, and MinRTT in nanoseconds; 0: not known.
+	// Rate and Burst are in bytes/s, MinRTT and RTT in nanoseconds; 0: not known.
 	Rate   float64       `json:"rate_bytes_per_second,omitempty"`
 	Burst  float64       `json:"burst_bytes_per_second,omitempty"`
 	MinRTT time.Duration `json:"min_rtt_ns,omitempty"`
+	RTT    time.Duration `json:"rtt_ns,omitempty"`
 	// Verdict is why the path last rested, Rests how many times in a row it did not help. It rests
 	// until RestUntil.
 	Verdict   Reason    `json:"verdict"`
@@ -99,8 +104,8 @@ func (e *Entry) check(now time.Time) error {
 		return fmt.Errorf("learned in the future, at %s", e.Learned)
 	case !validRate(e.Rate) || !validRate(e.Burst):
 		return fmt.Errorf("invalid rate of %g bytes/s, or %g in bursts", e.Rate, e.Burst)
-	case e.MinRTT < 0 || e.MinRTT > mostRTT:
-		return fmt.Errorf("invalid round-trip time of %s", e.MinRTT)
+	case e.MinRTT < 0 || e.MinRTT > mostRTT || e.RTT < 0 || e.RTT > mostRTT:
+		return fmt.Errorf("invalid round-trip time of %s, or %s at least", e.RTT, e.MinRTT)
 	case e.Verdict.Open() || e.Verdict > Broken:
 		return fmt.Errorf("invalid verdict %q", e.Verdict)
 	case e.Rests < 0 || e.Rests > mostRests || e.RestUntil.Sub(e.Learned) > e.Verdict.restMost():
@@ -155,7 +160,7 @@ func (m *Memory) Recall(now time.Time, k Key) Past {
 	if left <= 0 {
 		return Past{}
 	}
-	return Past{Rate: e.Rate, Burst: e.Burst, MinRTT: e.MinRTT, Verdict: e.Verdict, Rests: e.Rests, Rest: max(e.RestUntil.Sub(now), 0), Left: left}
+	return Past{Rate: e.Rate, Burst: e.Burst, MinRTT: e.MinRTT, RTT: e.RTT, Verdict: e.Verdict, Rests: e.Rests, Rest: max(e.RestUntil.Sub(now), 0), Left: left}
 }
 
 // Learn replaces what is known of a path. That a path is broken, only a rate disproves.
@@ -163,7 +168,7 @@ func (m *Memory) Learn(now time.Time, k Key, p Past) {
 	if p.Rate == 0 && m.Recall(now, k).Verdict == Broken {
 		return
 	}
-	e := &Entry{Key: k, Learned: now, Rate: p.Rate, Burst: p.Burst, MinRTT: p.MinRTT, Verdict: p.Verdict, Rests: min(p.Rests, mostRests)}
+	e := &Entry{Key: k, Learned: now, Rate: p.Rate, Burst: p.Burst, MinRTT: p.MinRTT, RTT: p.RTT, Verdict: p.Verdict, Rests: min(p.Rests, mostRests)}
 	if p.Rest > 0 {
 		e.RestUntil = now.Add(p.Rest)
 	}

@@ -30,11 +30,11 @@ func TestKey(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	var m Memory
-	learned := Past{Rate: 1e6, Burst: 2e6, MinRTT: 10 * time.Millisecond, Verdict: NoGain, Rests: 3, Rest: 40 * time.Second}
+	learned := Past{Rate: 1e6, Burst: 2e6, MinRTT: 10 * time.Millisecond, RTT: 12 * time.Millisecond, Verdict: NoGain, Rests: 3, Rest: 40 * time.Second}
 	m.Learn(wall, keyA, learned)
 	for after, want := range map[time.Duration]Past{
-		0:                {1e6, 2e6, 10 * time.Millisecond, NoGain, 3, 40 * time.Second, 10 * time.Minute},
-		time.Minute:      {1e6, 2e6, 10 * time.Millisecond, NoGain, 3, 0, 9 * time.Minute},
+		0:                {1e6, 2e6, 10 * time.Millisecond, 12 * time.Millisecond, NoGain, 3, 40 * time.Second, 10 * time.Minute},
+		time.Minute:      {1e6, 2e6, 10 * time.Millisecond, 12 * time.Millisecond, NoGain, 3, 0, 9 * time.Minute},
 		10 * time.Minute: {},
 		-time.Hour:       {}, // the clock was set back
 	} {
@@ -44,7 +44,7 @@ func TestMemory(t *testing.T) {
 	}
 	// A stall outweighs the rate that was measured.
 	m.Stalled(wall, keyA)
-	if got, want := m.Recall(wall, keyA), (Past{MinRTT: 10 * time.Millisecond, Verdict: Stalled, Rests: 4, Rest: 8 * time.Second, Left: rememberFor}); got != want {
+	if got, want := m.Recall(wall, keyA), (Past{MinRTT: 10 * time.Millisecond, RTT: 12 * time.Millisecond, Verdict: Stalled, Rests: 4, Rest: 8 * time.Second, Left: rememberFor}); got != want {
 		t.Errorf("after a stall: %+v, want %+v", got, want)
 	}
 	if m.Learn(wall, keyA, Past{Rate: math.Inf(1)}); m.Recall(wall, keyA).Verdict != Stalled {
@@ -56,7 +56,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	var m Memory
 	client := func(i int) netip.Addr { return netip.AddrFrom16([16]byte{0x20, 1, 0, 0, byte(i >> 8), byte(i)}) }
 	for i := range MaxEntries + 10 {
-		m.Learn(wall.Add(time.Duration(i)), KeyOf(peerA, client(i)), Past{Rate: 1e6, Burst: 1e6, MinRTT: mostRTT, Verdict: NoGain, Rests: 8, Rest: time.Minute})
+		m.Learn(wall.Add(time.Duration(i)), KeyOf(peerA, client(i)), Past{Rate: 1e6, Burst: 1e6, MinRTT: mostRTT, RTT: mostRTT, Verdict: NoGain, Rests: 8, Rest: time.Minute})
 	}
 	if got := m.Recall(wall, KeyOf(peerA, client(9))); m.Len() != MaxEntries || got != (Past{}) {
 		t.Errorf("%d entries, the oldest %+v", m.Len(), got)
@@ -389,9 +389,40 @@ func TestLearnJoined(t *testing.T) {
 				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 30 * ms, MinRTT: 30 * ms},
 			})
 			got, ok := c.Learned(now, 1)
-			if want := now == 0 && past.Rate == 0; ok != want || ok && got != (Past{MinRTT: 30 * ms}) {
+			if want := now == 0 && past.Rate == 0; ok != want || ok && got != (Past{MinRTT: 30 * ms, RTT: 30 * ms}) {
 				t.Errorf("with a remembered rate of %g, after %s: learned %+v, %v", past.Rate, now, got, ok)
 			}
 		}
+	}
+}
+
+// TestLearnedRoundTrip: the least smoothed round-trip time is learned, and what a stall leaves in a
+// queue does not replace it.
+func TestLearnedRoundTrip(t *testing.T) {
+	const ms = time.Millisecond
+	var m Memory
+	c := Connection[int]{Recall: func(int) Past { return m.Recall(wall, keyA) }}
+	at := time.Duration(0)
+	update := func(srtt time.Duration) Past {
+		at += time.Second
+		c.Update(at, []Sample[int]{{Source: 7, Delivered: uint32(at / ms), Segment: 1400, Cwnd: 20, InFlight: 10, NotSent: 1 << 16, SRTT: srtt, MinRTT: 10 * ms}})
+		if p, ok := c.Learned(at, 0); ok {
+			m.Learn(wall, keyA, p)
+		}
+		return m.Recall(wall, keyA)
+	}
+	for _, srtt := range []time.Duration{30 * ms, 18 * ms, 40 * ms} {
+		update(srtt)
+	}
+	if got := update(90 * ms); got.RTT != 18*ms || got.MinRTT != 10*ms {
+		t.Errorf("%+v", got)
+	}
+	m.Stalled(wall, keyA)
+	c.Forget(0)
+	for range 3 {
+		update(time.Second)
+	}
+	if got := update(time.Second); got.RTT != 18*ms || got.Rate == 0 {
+		t.Errorf("after a stall: %+v", got)
 	}
 }

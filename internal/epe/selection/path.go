@@ -56,6 +56,7 @@ type rates struct {
 // delays are those of a path, in seconds.
 type delays struct {
 	minRTT time.Duration
+	rtt    time.Duration // the least smoothed one of the subflow
 	queued time.Duration // until when the round-trip time includes a standing queue of this connection
 	delay  float64
 	// assumedDelay is delay or, for a path that has not carried data, its delay at the rate that is
@@ -146,6 +147,9 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	} else {
 		p.meter.runs, p.replaced = false, p.seen
 	}
+	if s.SRTT > 0 && (p.rtt == 0 || s.SRTT < p.rtt || p.seen && s.Source != p.source) {
+		p.rtt = s.SRTT
+	}
 	p.seen, p.source, p.delivered = true, s.Source, s.Delivered
 	// Linux' scheduler gives nothing to a path while another one would send sooner, however much room
 	// the window of the first has.
@@ -214,7 +218,7 @@ func (c *Connection[K]) measureDelay(now time.Duration, p *path, s *Sample[K]) {
 	if p.remembers(now) {
 		rate = p.known(now)
 		if rtt == 0 { // it has just joined
-			rtt = p.past.MinRTT
+			rtt = p.past.usual()
 		}
 	}
 	delay := cmp.Or(rtt, unknownRTT).Seconds()
@@ -241,6 +245,9 @@ func (c *Connection[K]) newPath(now time.Duration, k K) *path {
 	}
 	p.past = c.Recall(k)
 	p.pastExpires, p.times, p.verdict = now+p.past.Left, p.past.Rests, p.past.Verdict
+	if p.verdict == Stalled {
+		p.rtt = p.past.RTT // what is left of its queue is in the next one
+	}
 	if p.past.Rest > 0 {
 		p.enter(stateResting, p.past.Verdict)
 		p.until = now + p.past.Rest
@@ -285,7 +292,7 @@ func (c *Connection[K]) Learned(now time.Duration, k K) (Past, bool) {
 		return Past{}, false
 	}
 	p.learned = false
-	past := Past{Rate: p.whole.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.times, Rest: max(p.until-now, 0)}
+	past := Past{Rate: p.whole.value(), MinRTT: p.minRTT, RTT: p.rtt, Verdict: p.verdict, Rests: p.times, Rest: max(p.until-now, 0)}
 	if p.remembers(now) {
 		past.Rate = p.past.Rate
 	}
