@@ -161,6 +161,19 @@ func (c *checker) wire(path, name string, l *Link) {
 	}
 }
 
+// named checks a list of names of links.
+func (c *checker) named(path string, links []string) {
+	for i, link := range links {
+		where := index(path, i)
+		if _, ok := c.spec.Links[link]; !ok {
+			c.Add(where, "link %q is not in links", link)
+		}
+		if slices.Index(links, link) < i {
+			c.Add(where, "link %q is named twice", link)
+		}
+	}
+}
+
 func (c *checker) shape(path string, s Shape) { c.Merge(path, s.Check()) }
 
 func (c *checker) end(path string, e End) {

@@ -98,15 +98,7 @@ func (c *checker) events(path string, k Case) {
 		}
 		f.apply(path, x)
 	}
-	for i, link := range k.Remaining {
-		where := index(path+".remaining", i)
-		if _, ok := c.spec.Links[link]; !ok {
-			c.Add(where, "link %q is not in links", link)
-		}
-		if slices.Index(k.Remaining, link) < i {
-			c.Add(where, "link %q is named twice", link)
-		}
-	}
+	c.named(path+".remaining", k.Remaining)
 	if len(k.Remaining) > 0 && len(k.Events) == 0 {
 		c.Add(path+".remaining", "has no effect without events")
 	}

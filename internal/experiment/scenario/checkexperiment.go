@@ -179,15 +179,7 @@ func (c *checker) transport(path, name string, t *Transport) {
 	if len(t.Links) == 0 {
 		c.Add(path+".links", "must name at least one link that a connection can use: no nodes with forwarding lead from server to client, so that none is chosen")
 	}
-	for i, link := range t.Links {
-		where := index(path+".links", i)
-		if _, ok := c.spec.Links[link]; !ok {
-			c.Add(where, "link %q is not in links", link)
-		}
-		if slices.Index(t.Links, link) < i {
-			c.Add(where, "link %q is named twice", link)
-		}
-	}
+	c.named(path+".links", t.Links)
 	if t.Gateway != nil {
 		c.gateway(path+".gateway", t)
 	}
