@@ -51,7 +51,8 @@ func TestUpdate(t *testing.T) {
 	})
 }
 
-// TestPseudo: the checksums of datagrams of RFC 768 over both versions of IP, against the headers written out.
+// TestPseudo: the checksum of a datagram (RFC 768) over both versions of IP is that of the pseudo
+// header written out.
 func TestPseudo(t *testing.T) {
 	udp := []byte{0x04, 0xd2, 0x00, 0x35, 0x00, 0x0a, 0, 0, 'h', 'i'}
 	v4 := append(make([]byte, 12), 192, 0, 2, 1, 198, 51, 100, 2)

@@ -100,7 +100,7 @@ func TestOwn(t *testing.T) {
 	if err := asNobody(func() error { return os.Rename(dir, dir+"0") }); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("the user of the units moves pins of root's: %v", err)
 	}
-	// Those of others are in use, whoever sweeps.
+	// Those of others are in use, and a sweep leaves them.
 	var list []Pinned
 	err = asNobody(func() (err error) {
 		list, err = allPinned(root, "gateway")
