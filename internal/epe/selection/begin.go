@@ -32,17 +32,14 @@ const initialWindow = 10 * 1448
 // takes returns how long a transfer of sendBurst on a new connection takes, in seconds, in slow
 // start after the handshake and the request; infinity if that is not known. A path that was never
 // saturated has the rate of its bursts. If they left no queue, it is hoped to be as fast as the
-// fastest, in bytes/s. One that failed, or rests and its rate is not known, is used after its rest.
+// fastest, in bytes/s. A rest does not count: it is for the connections that run, and after one stall
+// it lasts a second.
 func (p Past) takes(fastest float64) float64 {
 	if p.usual() == 0 {
 		return math.Inf(1)
 	}
-	known := cmp.Or(p.Rate, p.Burst)
-	rtt, rate := p.usual().Seconds(), cmp.Or(known, fastest)
+	rtt, rate := p.usual().Seconds(), cmp.Or(p.Rate, p.Burst, fastest)
 	takes, left := 2*rtt, float64(sendBurst)
-	if p.Verdict.fails() || known == 0 {
-		takes += p.Rest.Seconds()
-	}
 	for window := float64(initialWindow); window < left && (rate == 0 || window < rate*rtt); window *= 2 {
 		takes, left = takes+rtt, left-window
 	}
