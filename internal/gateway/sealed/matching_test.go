@@ -221,17 +221,20 @@ func sysctl(t testing.TB, namespace, key, value string) {
 // forgotten when one of them leaves it, and that of other paths stays.
 func TestRatesOfSharedLines(t *testing.T) {
 	const low = 900 * unit.KbitPerSecond
-	one, two, three := new(line), new(line), new(line)
+	one, two, three, four := new(line), new(line), new(line), new(line)
 	at := func(n int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), 4790)
 	}
 	for name, leaves := range map[string]struct {
 		paths [3]place
+		to    place   // of the first path
 		again [3]bool // the estimate begins again
 	}{
-		"a line of the peer": {[3]place{{one, at(1)}, {two, at(1)}, {three, at(3)}}, [3]bool{true, true, false}},
-		"a line of its own":  {[3]place{{one, at(1)}, {one, at(2)}, {three, at(3)}}, [3]bool{true, true, false}},
-		"no shared line":     {[3]place{{one, at(1)}, {two, at(2)}, {three, at(3)}}, [3]bool{}},
+		"a line of the peer":           {[3]place{{one, at(1)}, {two, at(1)}, {three, at(3)}}, place{one, at(4)}, [3]bool{true, true, false}},
+		"a line of its own":            {[3]place{{one, at(1)}, {one, at(2)}, {three, at(3)}}, place{four, at(1)}, [3]bool{true, true, false}},
+		"no shared line":               {[3]place{{one, at(1)}, {two, at(2)}, {three, at(3)}}, place{four, at(4)}, [3]bool{}},
+		"an address, not its own line": {[3]place{{one, at(1)}, {one, at(2)}, {one, at(3)}}, place{one, at(4)}, [3]bool{}},
+		"its own line, not the peer's": {[3]place{{one, at(1)}, {two, at(1)}, {three, at(1)}}, place{four, at(1)}, [3]bool{}},
 	} {
 		r := &peer{}
 		for i, p := range leaves.paths {
@@ -240,7 +243,7 @@ func TestRatesOfSharedLines(t *testing.T) {
 			l.rates.capacity.Update(quality.CapacitySample{Interval: 200 * time.Millisecond, Sent: low.SizeIn(200 * time.Millisecond), Arrived: low.SizeIn(200 * time.Millisecond), Busy: true})
 		}
 		before := r.links[2].rates.capacity.Value()
-		(&proving{r}).part(0)
+		(&proving{r}).part(0, leaves.to)
 		for i, again := range leaves.again {
 			if got := r.links[i].rates.capacity.Capacity == (quality.Capacity{}); got != again {
 				t.Errorf("%s: the estimate of path %d begins again: %t, want %t", name, i, got, again)

@@ -172,7 +172,7 @@ func (x *proving) proved(i int, to place, now time.Duration) bool {
 	if l.address.remote.IsValid() {
 		x.peer.log.Info("address of peer has changed", "peer", x.peer.conf.Name, "path", l.title(), "from", l.address.remote, "to", to.from)
 	}
-	x.part(i)
+	x.part(i, to)
 	if l.line != to.line {
 		x.setLine(l, to.line)
 	}
@@ -194,14 +194,17 @@ func (x *proving) proved(i int, to place, now time.Duration) bool {
 	return true
 }
 
-// part is for a path that leaves a line, of this site or the other one, perhaps to others: what was
-// measured while they shared it is the rate of none of them. TCP that starts over both finds a rate
-// of a twentieth, which it takes seconds to raise again.
-func (x *proving) part(i int) {
+// part is for a path that moves to a place, and so may leave a line that it shared with others, of
+// this site or the other one: what was measured while they shared it is the rate of none of them. TCP
+// that starts over both finds a rate of a twentieth, which it takes seconds to raise again. A path
+// whose NAT maps it to another port leaves none.
+func (x *proving) part(i int, to place) {
 	l := &x.peer.links[i]
 	for j := range x.peer.links {
 		o := &x.peer.links[j]
-		if j != i && o.line != nil && (o.line == l.line || o.address.remote == l.address.remote) {
+		ours := o.line == l.line && to.line != l.line
+		theirs := o.address.remote == l.address.remote && to.from != l.address.remote
+		if j != i && o.line != nil && (ours || theirs) {
 			o.beginRate()
 			l.beginRate()
 		}
