@@ -315,6 +315,23 @@ func TestUnitsMountForAll(t *testing.T) {
 	}
 }
 
+// TestUnitPrintsNothing: without pins of a gateway, as at most starts, its unit has nothing to give to
+// the daemon's user, and no error of that is in the journal.
+func TestUnitPrintsNothing(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/systemd/tabane-gateway.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile(`chown \S*R tabane: /run/tabane-bpf(/gateway-\S+ \S+ \S+ \S+\))'`).FindSubmatchIndex(text)
+	if command == nil {
+		t.Fatal("the unit gives no pins to the daemon's user")
+	}
+	given := strings.NewReplacer("$$", "$", "%%", "%", "tabane: /run/tabane-bpf", fmt.Sprintf("%d %s", os.Getuid(), t.TempDir())).Replace(string(text[command[0]:command[3]]))
+	if out, _ := exec.Command("sh", "-c", given).CombinedOutput(); len(out) > 0 {
+		t.Errorf("%s: %s", given, out)
+	}
+}
+
 // buildPackages builds the packages of the programs in a directory, uncompressed.
 func buildPackages(t *testing.T, version, bin, out string, environment ...string) {
 	t.Helper()
