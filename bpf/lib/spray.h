@@ -44,6 +44,7 @@ enum {
 	 * trial loses, which ends slow start, costs more.
 	 */
 	SPRAY_MOST_TRIED = 3000,
+	SPRAY_DELAYED = 1500, /* bytes in flight, a segment, whose acknowledgment a receiver may delay */
 	SPRAY_SUSPECT = 1000000, /* so long after others were left, a third of it: home may be what failed; an answer over a path of unknown round trip */
 };
 

@@ -163,6 +163,7 @@ __attribute__((noinline)) int remember(struct connection *c, const struct segmen
 		__u32 bytes = p->sent - c->counted[i];
 		struct memory *m, next = {};
 		struct network n;
+		int lossy;
 
 		/* What is still in flight alone does not show that the path carries anything. */
 		if (!(plan->may >> i & 1) || !bytes || (c->heard && !p->gone))
@@ -179,11 +180,18 @@ __attribute__((noinline)) int remember(struct connection *c, const struct segmen
 		__sync_fetch_and_add(&m->stream, bytes);
 		if (p->gone)
 			m->seen = time;
+		lossy = i == c->home && spray_loses_bare(p);
+		/*
+		 * An application that pauses says what it sends, not what a path carries. Losses can leave
+		 * nothing in flight, too.
+		 */
+		if (c->head - c->resumed < LEARNED && !lossy)
+			continue;
 		/* What a path brings beside another home says nothing of what it loses as home. */
 		if (p->packets < LEARNED || !p->rate || (i != c->home && m->loses && known(m, time)))
 			continue;
 		m->shortest = spray_shortest(p);
-		m->loses = i == c->home && spray_loses_bare(p);
+		m->loses = lossy;
 		m->rate = m->loses ? spray_lossy_rate(p, ((__u32)(time / 1000) - c->began) / 1000, m->rate) : p->rate;
 		m->learned = time;
 	}

@@ -46,7 +46,7 @@ static __always_inline struct connection *begin(struct __sk_buff *skb, const str
 	__builtin_memcpy(&c->ends, &s->ends, sizeof(c->ends));
 	c->bytes = 0;
 	c->next = s->sequence;
-	c->head = c->tail = 0;
+	c->head = c->tail = c->resumed = 0;
 	c->home = plan->home;
 	c->rule = plan->rule;
 	c->period = now;
@@ -81,6 +81,16 @@ static __always_inline __u32 search(const struct connection *c, __u32 low, __u32
 			high = middle;
 	}
 	return low;
+}
+
+/* Whether no more than one segment is in flight, whose acknowledgment may be delayed. */
+static __always_inline int waits_for_data(const struct connection *c)
+{
+	__u32 flight = 0;
+
+	for (__u32 i = 0; i < SPRAY_PATHS; i++)
+		flight += c->path[i].sent - c->path[i].gone;
+	return flight <= SPRAY_DELAYED;
 }
 
 /* Whether what home carries is overdue while what others carry arrives. */
@@ -329,6 +339,8 @@ __attribute__((noinline)) int choose(struct __sk_buff *skb, const struct segment
 	}
 	if (!c->bytes)
 		recall(c, s, plan, now);
+	if (waits_for_data(c))
+		c->resumed = c->tail;
 	if (!(c->head % LEARNED)) {
 		if (c->head == LEARNED && !c->heard)
 			__sync_fetch_and_add(&unheard, 1);

@@ -49,6 +49,7 @@ struct connection {
 	__u32 next; /* sequence number of new data */
 	__u32 head;
 	__u32 tail;
+	__u32 resumed; /* tail when the connection waited for data last */
 	__u32 home;
 	__u32 rule;
 	__u32 period; /* start of the present one for shortest */

@@ -639,6 +639,32 @@ func TestHomeAfterOutage(t *testing.T) {
 	}
 }
 
+// TestPauses: an application that sends a little at a time, on a connection that is kept, says nothing
+// of the rate of a path, whatever is known of it.
+func TestPauses(t *testing.T) {
+	for _, rate := range []uint32{0, 2400} {
+		n := remembers([2]uint32{rate, rate}, [2]uint32{10_000, 10_000})
+		c := New(n, 2, 0, 0)
+		now, sequence := time.Second, uint32(0)
+		for range 100 {
+			for range 10 {
+				c.Choose(now, sequence, segment)
+				sequence += segment
+			}
+			// The last acknowledgment is delayed.
+			for i := range uint32(9) {
+				c.Acknowledged(now+10*time.Millisecond+time.Duration(i)*500*time.Microsecond, sequence-(9-i)*segment, nil)
+			}
+			now += 100 * time.Millisecond
+		}
+		for i := range n.paths {
+			if got := n.paths[i].rate; i < 2 && got != rate {
+				t.Errorf("of path %d a rate of %d bytes/ms is remembered, after %d", i, got, rate)
+			}
+		}
+	}
+}
+
 // TestHomeReturns: a home that died is home again once something that it carries arrives.
 func TestHomeReturns(t *testing.T) {
 	const ms = time.Millisecond
@@ -712,8 +738,11 @@ func TestOutageOfAllPaths(t *testing.T) {
 func TestLossyFirstPath(t *testing.T) {
 	for _, loses := range []bool{false, true} {
 		n := &Network{}
-		c := New(n, 2, 0, 0)
-		now, sequence := time.Duration(0), uint32(0)
+		now, sequence, inFlight := time.Duration(0), uint32(2*segment), uint32(2*segment)
+		if loses {
+			inFlight = 0 // what is lost holds up the connection until nothing is
+		}
+		c := New(n, 2, sequence, 0)
 		for i := range 2000 {
 			if got := c.Choose(now, sequence, segment); got != 0 {
 				t.Fatalf("segment %d takes path %d", i, got)
@@ -723,7 +752,7 @@ func TestLossyFirstPath(t *testing.T) {
 				c.Choose(now+5*time.Millisecond, sequence-segment, segment)
 				c.Acknowledged(now+16*time.Millisecond, sequence, nil)
 			} else {
-				c.Acknowledged(now+10*time.Millisecond, sequence, nil)
+				c.Acknowledged(now+10*time.Millisecond, sequence-inFlight, nil)
 			}
 			now += 20 * time.Millisecond
 		}

@@ -46,6 +46,7 @@ type Connection struct {
 	bytes      uint32
 	next       uint32
 	head, tail uint32
+	resumed    uint32 // tail when the connection waited for data last
 	period     uint32
 	heard      bool
 	began      uint32 // time
@@ -167,12 +168,18 @@ func (c *Connection) remember(now time.Duration) {
 		if p.Gone != 0 {
 			m.seen = now
 		}
+		lossy := i == c.home && p.losesBare()
+		// An application that pauses says what it sends, not what a path carries. Losses can leave
+		// nothing in flight, too.
+		if c.head-c.resumed < learned && !lossy {
+			continue
+		}
 		if i != c.home && m.loses && m.known(now) > 0 {
 			continue // what it brings beside another home says nothing of what it loses as home
 		}
 		if p.Packets >= learned && p.Rate != 0 {
 			m.shortest, m.learned, m.measured = p.shortest(), now, true
-			if m.loses = i == c.home && p.losesBare(); m.loses {
+			if m.loses = lossy; m.loses {
 				m.rate = p.lossyRate((micro(now)-c.began)/1000, m.rate)
 			} else {
 				m.rate = p.Rate
@@ -219,6 +226,16 @@ func (c *Connection) searchFrom(low, sequence uint32) uint32 {
 		}
 	}
 	return low
+}
+
+// waitsForData reports whether no more than one segment is in flight, whose acknowledgment may be
+// delayed.
+func (c *Connection) waitsForData() bool {
+	flight := uint32(0)
+	for i := range c.paths {
+		flight += c.path[i].Sent - c.path[i].Gone
+	}
+	return flight <= delayed
 }
 
 // silent reports whether what home carries is overdue while what others carry arrives.
@@ -283,6 +300,9 @@ func (c *Connection) Choose(at time.Duration, sequence, size uint32) int {
 	}
 	if c.bytes == 0 {
 		c.recall(at)
+	}
+	if c.waitsForData() {
+		c.resumed = c.tail
 	}
 	if c.head%learned == 0 {
 		c.remember(at)

@@ -28,6 +28,7 @@ const (
 	train       = 8 << 10
 	lossy       = 60_000
 	mostTried   = 3000
+	delayed     = 1500
 	suspect     = 1_000_000
 )
 

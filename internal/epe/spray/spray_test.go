@@ -181,18 +181,20 @@ func (n *bench) receive(t *testing.T, frame []byte) {
 
 // TestSentElsewhere: a connection whose packets pass the program from some time on, as after a
 // reload, retransmits what was sent before. That the first one of these arrives is no round trip of
-// what was sent again.
+// what was sent again. Nor is a rate known of one that sends a segment at a time.
 func TestSentElsewhere(t *testing.T) {
 	const size, stamp = 1000, 5000
 	for _, c := range []struct {
 		name  string
 		gap   uint32 // sent elsewhere after the first segment
 		echo  uint32
+		waits bool // the application sends a segment when the one before was acknowledged
 		known bool
 	}{
-		{"all is seen", 0, stamp, true},
-		{"the first ones were sent before", 0, stamp - 1, false},
-		{"so were some later", 9 * size, stamp, false},
+		{"all is seen", 0, stamp, false, true},
+		{"the first ones were sent before", 0, stamp - 1, false, false},
+		{"so were some later", 9 * size, stamp, false, false},
+		{"the application pauses", 0, stamp, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newBench(t)
@@ -203,7 +205,11 @@ func TestSentElsewhere(t *testing.T) {
 			for range 200 { // of which 128 are remembered
 				n.path(t, segment(true, sequence, 1, last, 0, size))
 				sequence += size
-				n.receive(t, segment(false, 1, sequence, 1, c.echo, 0))
+				ack := sequence
+				if !c.waits {
+					ack -= 2 * size
+				}
+				n.receive(t, segment(false, 1, ack, 1, c.echo, 0))
 			}
 			known, err := n.sprayer.Known()
 			if err != nil || len(known) != 1 || known[0].TCP == 0 {
