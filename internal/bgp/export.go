@@ -90,6 +90,9 @@ func (x *exporter) admits(k message.Key, a *message.Attributes, from origin) boo
 // returns false if our address cannot be the next hop in the family.
 func (x *exporter) fields(family message.Family, a *message.Attributes, from origin, rules uint64) (message.Fields, bool) {
 	f := a.Fields()
+	// The link-local next hop is only for neighbors on the link of the router that it belongs to
+	// (RFC 2545 section 3). FRR prefers it to the global one, on whatever link its own session is.
+	f.LinkLocal = netip.Addr{}
 	self := !f.NextHop.IsValid()
 	if x.internal {
 		self = self || x.NextHopSelf && from.peer.External
@@ -99,7 +102,7 @@ func (x *exporter) fields(family message.Family, a *message.Attributes, from ori
 		x.toExternal(&f, from)
 	}
 	if self {
-		f.NextHop, f.LinkLocal = x.self, netip.Addr{}
+		f.NextHop = x.self
 		if x.self.Is4() != family.Is4() && !x.extended.Has(family) {
 			return f, false
 		}

@@ -104,6 +104,13 @@ func TestExportedAttributes(t *testing.T) {
 	if f := fields(self, received, client); f.NextHop != address(1) {
 		t.Errorf("next hop of a reflected route: %+v", f)
 	}
+	onLink := received
+	onLink.LinkLocal = addr("fe80::1")
+	for _, from := range []origin{client, external} {
+		if f := fields(neighbor(true, nil), onLink, from); f.NextHop != address(1) || f.LinkLocal.IsValid() {
+			t.Errorf("link-local next hop of a route from elsewhere: %+v", f)
+		}
+	}
 
 	f = fields(neighbor(true, nil), received, client)
 	if f.OriginatorID != addr("10.0.0.2") || !slices.Equal(f.ClusterList, []uint32{0x0a000009}) {

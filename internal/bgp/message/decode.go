@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp/vpn"
@@ -551,6 +552,9 @@ func (d *Decoder) parseReach(b []byte) error {
 	} else if n := len(nextHop); n != 4 && n != 16 && n != 32 {
 		return errNextHopLength
 	}
+	if len(nextHop) == 32 && !isLinkLocal(nextHop[16:]) {
+		nextHop = nextHop[:16] // RFC 2545 section 3 has no other second address
+	}
 	d.reach = mpReach{present: true, family: family, nextHop: nextHop, nlri: rest}
 	// With a length that belongs to the other address family, destinations can be located.
 	if is4 := len(nextHop) == 4; is4 != family.Is4() && (is4 || !d.negotiated.ExtendedNextHopIn.Has(family)) {
@@ -558,6 +562,8 @@ func (d *Decoder) parseReach(b []byte) error {
 	}
 	return nil
 }
+
+func isLinkLocal(a []byte) bool { return netip.AddrFrom16([16]byte(a)).IsLinkLocalUnicast() }
 
 // complete checks which attributes an UPDATE with routes has, and merges those of neighbors with
 // AS numbers of two octets.

@@ -294,6 +294,30 @@ func TestCanonicalAttributes(t *testing.T) {
 	}
 }
 
+// TestSecondNextHop: only a link-local address can be beside the global next hop (RFC 2545 section
+// 3).
+func TestSecondNextHop(t *testing.T) {
+	global := addr("2001:db8::1")
+	for second, want := range map[string]netip.Addr{"fe80::1": addr("fe80::1"), "2001:db8::2": {}, "ff02::1": {}, "::": {}} {
+		for name, vpn := range map[string]bool{"unicast": false, "vpn": true} {
+			var rd []byte
+			head, route := []byte{0, 2, 1, 32}, []byte{0, 16, 0x2a, 0}
+			if vpn {
+				rd = make([]byte, 8)
+				head, route = []byte{0, 2, 128, 48}, []byte{0, 88, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2}
+			}
+			r := raw(0x80, attrReach, slices.Concat(head, rd, global.AsSlice(), rd, addr(second).AsSlice(), route)...)
+			var u Update
+			if err := NewDecoder(everything, true, NewInterner()).Update(body(nil, nil, r, rawOrigin, rawPath), &u); err != nil || len(u.Announced) != 1 {
+				t.Fatalf("%s, %s: %+v, %v", name, second, u, err)
+			}
+			if a := u.Announced[0].Attributes; a.NextHop() != global || a.LinkLocal() != want {
+				t.Errorf("%s, %s: next hops %s and %s", name, second, a.NextHop(), a.LinkLocal())
+			}
+		}
+	}
+}
+
 // TestForeignFamily: routes of families that the session does not have are ignored.
 func TestForeignFamily(t *testing.T) {
 	n := Negotiated{Families: Families(VPNv6), FourOctetAS: true}

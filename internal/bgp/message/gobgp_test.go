@@ -143,13 +143,17 @@ func renderGoBGP(u *gobgp.BGPUpdate) (text, bool) {
 	slices.Sort(other)
 	attrs := fmt.Sprint(origin, path, hasMED, med, hasPref, pref, atomic, aggregator, communities, originator, cluster, extended, large, other)
 	if announced != nil {
+		second := announced.LinkLocalNexthop
+		if !second.IsLinkLocalUnicast() {
+			second = netip.Addr{} // which GoBGP keeps
+		}
 		for _, n := range announced.Value {
 			key, label, ok := keyOfGoBGP(n.NLRI)
 			service := ""
 			if announced.SAFI == gobgp.SAFI_MPLS_VPN {
 				service = fmt.Sprint(label, " ", serviceOfGoBGP(sid, label))
 			}
-			reach = append(reach, fmt.Sprintln(key, announced.Nexthop, announced.LinkLocalNexthop, attrs, service))
+			reach = append(reach, fmt.Sprintln(key, announced.Nexthop, second, attrs, service))
 			known = known && ok
 		}
 	}
