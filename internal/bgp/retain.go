@@ -1,7 +1,8 @@
 package bgp
 
 import (
-	"cmp"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
@@ -14,6 +15,12 @@ const (
 	// advertises the same, has advertised all of its routes: a reflector that has just started does
 	// so before its clients' sessions are established.
 	retainSettle = 10 * time.Second
+	// absentLatest is how long those stale routes are kept beyond that which come from a router that
+	// no neighbor with retention has advertised anything of yet: its session with the neighbor may
+	// not be up, or the neighbor not advertise it yet. A router connects again within the
+	// ConnectRetryTime of 120 s, and is advertised within the MinRouteAdvertisementInterval of 30 s
+	// that RFC 4271 section 10 suggests.
+	absentLatest = 150 * time.Second
 	// quietTime is how long a neighbor without the graceful restart capability, which announces no
 	// End-of-RIB, must send no UPDATE before all of its routes are considered advertised: twice the
 	// MinRouteAdvertisementInterval for internal neighbors (RFC 4271 section 10). floodLatest is
@@ -51,20 +58,22 @@ type retention struct {
 	initial   *time.Timer
 	// settled is when the neighbor has advertised all of its routes; zero if that is not known.
 	settled time.Time
+	// absent is until when stale routes of routers that are absent are kept.
+	absent time.Time
 }
 
-// replaced returns in what time another neighbor will have advertised all of its routes, if one
-// may.
-func (r *retention) replaced(n *neighbor) (wait time.Duration, ok bool) {
+// replaced returns since when, or from when on, another neighbor has advertised all of its routes, if
+// one has or may.
+func (r *retention) replaced(n *neighbor) (settled time.Time, ok bool) {
 	for _, other := range n.speaker.sources {
 		if other == nil || other == n || !other.up || other.stale.settled.IsZero() || !other.stale.covers(n) {
 			continue
 		}
-		if w := max(time.Until(other.stale.settled), 0); !ok || w < wait {
-			wait, ok = w, true
+		if at := other.stale.settled; !ok || at.Before(settled) {
+			settled, ok = at, true
 		}
 	}
-	return wait, ok
+	return settled, ok
 }
 
 // covers reports whether the neighbor advertises all families of another one.
@@ -75,8 +84,8 @@ func (r *retention) covers(n *neighbor) bool { return n.stale.families&^r.famili
 func (r *retention) begin(n *neighbor) {
 	n.speaker.mu.Lock()
 	from := n.source
-	wait, ok := r.replaced(n)
-	replaced := ok && wait == 0
+	settled, ok := r.replaced(n)
+	replaced := ok && time.Since(settled) >= absentLatest
 	if !replaced {
 		if n.speaker.rib.Stale(from) == 0 {
 			r.since = time.Now()
@@ -88,17 +97,14 @@ func (r *retention) begin(n *neighbor) {
 		n.speaker.purge(from)
 		return
 	}
-	next := uint32(0)
-	n.speaker.inSlices(func(f Family) bool {
-		next = n.speaker.rib.Reselect(f, from, next, slice, blackholed)
-		return next == 0
-	})
+	n.eachPart(func(f Family, at uint32) uint32 { return n.speaker.rib.Reselect(f, from, at, slice, blackholed) })
 	n.speaker.mu.Lock()
 	defer n.speaker.mu.Unlock()
 	if kept := n.speaker.rib.Stale(from); kept > 0 {
 		after := r.rest(n)
-		if wait, ok := r.replaced(n); ok {
-			after = min(after, wait)
+		if settled, ok := r.replaced(n); ok {
+			r.absent = settled.Add(absentLatest)
+			after = min(after, max(0, time.Until(settled)))
 		}
 		n.speaker.log.Warn("session down, stale routes retained", "neighbor", n.conf.Name, "routes", kept, "time", after.Round(time.Second))
 		r.expire(n, after)
@@ -181,6 +187,7 @@ func (r *retention) complete(n *neighbor) {
 	r.settled = time.Now().Add(retainSettle)
 	for _, k := range n.speaker.sources {
 		if k != nil && k.stale.timer != nil && r.covers(k) && time.Until(k.stale.due) > retainSettle {
+			k.stale.absent = r.settled.Add(absentLatest)
 			k.stale.expire(k, retainSettle)
 		}
 	}
@@ -193,6 +200,8 @@ func (r *retention) waiting(n *neighbor) string {
 		return "another neighbor has advertised all of its routes"
 	case !n.up:
 		return "the session is down"
+	case !r.settled.IsZero() && time.Since(r.settled) >= 0:
+		return "all routes are advertised, but none yet of routers that are not back"
 	case !r.settled.IsZero():
 		return "all routes are advertised; its clients may come back"
 	case r.announced:
@@ -211,17 +220,57 @@ func (r *retention) expire(n *neighbor, after time.Duration) {
 		n.speaker.mu.Lock()
 		current := r.timer == timer
 		if rest := r.rest(n); current && rest > 0 && !n.up {
-			if wait, ok := r.replaced(n); !ok || wait > 0 {
-				r.expire(n, min(cmp.Or(wait, rest), rest))
+			settled, ok := r.replaced(n)
+			if wait := time.Until(settled); !ok || wait > 0 {
+				if ok {
+					rest = min(wait, rest)
+				}
+				r.expire(n, rest)
 				current = false
 			}
 		}
+		keep := time.Until(r.absent) > 0
 		n.speaker.mu.Unlock()
-		if current {
+		switch {
+		case current && keep:
+			r.dropPresent(n, timer)
+		case current:
 			r.drop(n)
 		}
 	})
 	r.timer = timer
+}
+
+// dropPresent withdraws the stale routes but those of absent routers, which wait longer. Callers do
+// not hold mu.
+func (r *retention) dropPresent(n *neighbor, timer *time.Timer) {
+	n.speaker.mu.Lock()
+	sources := slices.DeleteFunc(slices.Clone(n.speaker.sources), func(from *neighbor) bool { return from == nil || from.conf.Retain == 0 })
+	n.speaker.mu.Unlock()
+	present := map[netip.Addr]bool{{}: true} // routes of the neighbor itself have no originator
+	for _, from := range sources {
+		from.eachPart(func(f Family, at uint32) uint32 {
+			return n.speaker.rib.Each(f, from.source, at, slice, func(route rib.Route) {
+				if !route.Stale {
+					present[n.speaker.rib.Attributes(route.Received).OriginatorID()] = true
+				}
+			})
+		})
+	}
+	r.purge(n, func(a *message.Attributes) bool { return present[a.OriginatorID()] })
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
+	if r.timer != timer {
+		return
+	}
+	if kept := n.speaker.rib.Stale(n.source); kept > 0 {
+		after := min(time.Until(r.absent), r.rest(n))
+		n.speaker.log.Warn("stale routes of routers that are not back retained", "neighbor", n.conf.Name, "routes", kept, "time", after.Round(time.Second))
+		r.expire(n, after)
+		return
+	}
+	r.cancel()
+	n.freeSource()
 }
 
 func (r *retention) cancel() {
@@ -235,13 +284,29 @@ func (r *retention) cancel() {
 func (r *retention) drop(n *neighbor) {
 	n.speaker.mu.Lock()
 	r.cancel()
-	from := n.source
 	n.speaker.mu.Unlock()
-	if from == rib.Local {
-		return
-	}
-	n.speaker.inSlices(func(f Family) bool { return n.source != from || n.speaker.rib.PurgeStale(f, from, slice) })
+	r.purge(n, func(*message.Attributes) bool { return true })
 	n.speaker.mu.Lock()
 	defer n.speaker.mu.Unlock()
 	n.freeSource()
+}
+
+// purge withdraws the stale routes with these attributes. Callers do not hold mu.
+func (r *retention) purge(n *neighbor, which func(*message.Attributes) bool) {
+	n.eachPart(func(f Family, at uint32) uint32 { return n.speaker.rib.PurgeStale(f, n.source, at, slice, which) })
+}
+
+// eachPart calls step for parts of the neighbor's routes of each family, with the index where it
+// continues, until it returns 0 or the neighbor has no source any more. Callers do not hold mu,
+// which is held during each call.
+func (n *neighbor) eachPart(step func(f Family, at uint32) (next uint32)) {
+	next := uint32(0)
+	n.speaker.inSlices(func(f Family) bool {
+		if n.source == rib.Local {
+			next = 0
+		} else {
+			next = step(f, next)
+		}
+		return next == 0
+	})
 }

@@ -173,8 +173,14 @@ func (o *offline) receive(name string, b []byte) {
 
 func (o *offline) advertise(name string, prefixes ...netip.Prefix) {
 	o.t.Helper()
+	o.reflect(name, netip.Addr{}, prefixes...)
+}
+
+// reflect has a neighbor advertise routes of a router; if that is invalid, its own.
+func (o *offline) reflect(name string, originator netip.Addr, prefixes ...netip.Prefix) {
+	o.t.Helper()
 	e := message.NewEncoder(message.Negotiated{FourOctetAS: true})
-	a := o.interner.Intern(message.Fields{NextHop: address(9), LocalPref: 100, HasLocalPref: true})
+	a := o.interner.Intern(message.Fields{NextHop: address(9), LocalPref: 100, HasLocalPref: true, OriginatorID: originator})
 	for _, p := range prefixes {
 		b, _, err := e.Announce(nil, a, []message.NLRI{{Key: message.KeyOf(p)}})
 		if err != nil {
@@ -273,6 +279,76 @@ func TestRetainedRouteNotAdvertisedAgainIsWithdrawn(t *testing.T) {
 		o.want("settled", "2a00:2::/32 false")
 		o.withdraw("rr", kept1)
 		o.want("a withdrawal in the session", "2a00:1::/32 false")
+	})
+}
+
+// TestAbsentRouter: routes of a router that the reflector has no session with yet, or does not
+// advertise yet, are kept longer than those that a router does not advertise again.
+func TestAbsentRouter(t *testing.T) {
+	near, far := addr("10.0.0.7"), addr("10.0.0.8")
+	again := prefix("2a00:3::/32")
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffline(t, reflector)
+		o.up("rr", nil)
+		o.reflect("rr", near, kept1, again)
+		o.reflect("rr", far, kept2)
+		o.neighbors["rr"].terminated(connection)
+		o.want("a session", "rr true", "2a00:1::/32 true", "2a00:2::/32 true", "2a00:3::/32 true", "rr false")
+		o.up("rr", nil)
+		o.reflect("rr", near, again)
+		for _, f := range allMarkers {
+			o.receive("rr", message.AppendEndOfRIB(nil, f))
+		}
+		time.Sleep(retainSettle + time.Second)
+		o.want("settled", "rr true", "2a00:1::/32 false")
+		if s := o.Sessions()[0]; s.Retained != 1 || s.RetainedSeconds < 140 || !strings.Contains(s.Retention, "routers that are not back") {
+			t.Errorf("status %+v", s)
+		}
+		time.Sleep(40 * time.Second)
+		o.reflect("rr", far, kept2)
+		time.Sleep(2 * absentLatest)
+		o.want("it is back, and nothing has changed")
+
+		o.neighbors["rr"].terminated(connection)
+		o.want("the session ends", "rr false")
+		o.up("rr", nil)
+		o.reflect("rr", near, again)
+		for _, f := range allMarkers {
+			o.receive("rr", message.AppendEndOfRIB(nil, f))
+		}
+		time.Sleep(retainSettle + absentLatest - time.Second)
+		o.want("shortly before", "rr true")
+		time.Sleep(2 * time.Second)
+		o.want("it does not come back", "2a00:2::/32 false")
+	})
+}
+
+// TestRestartsInTurn: reflectors that are restarted one after the other, as in maintenance, cost no
+// route of a router that has a session with neither for a while.
+func TestRestartsInTurn(t *testing.T) {
+	far := addr("10.0.0.8")
+	synctest.Test(t, func(t *testing.T) {
+		second := reflector
+		second.Name = "rr2"
+		o := newOffline(t, reflector, second)
+		o.up("rr", nil)
+		o.reflect("rr", far, kept1)
+		o.up("rr2", nil)
+		o.reflect("rr2", far, kept1)
+		time.Sleep(time.Hour)
+		o.want("sessions", "rr true", "rr2 true", "2a00:1::/32 true")
+		o.neighbors["rr"].terminated(connection)
+		o.want("a session ends", "rr false", "2a00:1::/32 true") // that of the other one
+		o.up("rr", allMarkers)
+		time.Sleep(retainSettle + time.Second)
+		o.neighbors["rr2"].terminated(connection)
+		o.want("the other one ends", "rr true", "rr2 false")
+		o.up("rr2", allMarkers)
+		time.Sleep(time.Minute)
+		o.want("both are back", "rr2 true")
+		o.reflect("rr", far, kept1)
+		time.Sleep(time.Hour)
+		o.want("the router is back", "2a00:1::/32 true")
 	})
 }
 
@@ -463,7 +539,7 @@ func TestBlackholeIsNotRetained(t *testing.T) {
 }
 
 // TestAnotherReflectorReplacesRetainedRoutes: what another reflector does not advertise is not
-// retained, once that one has advertised all of its routes for a while.
+// retained, once that one has advertised all of its routes for so long that none of a router is absent.
 func TestAnotherReflectorReplacesRetainedRoutes(t *testing.T) {
 	for _, settled := range []bool{false, true} {
 		t.Run(fmt.Sprintf("settled=%t", settled), func(t *testing.T) {
@@ -487,7 +563,7 @@ func TestAnotherReflectorReplacesRetainedRoutes(t *testing.T) {
 					return false
 				}
 				if settled {
-					n.stale.settled = time.Now() // instead of retainSettle later
+					n.stale.settled = time.Now().Add(-absentLatest) // instead of retainSettle later
 				}
 				return true
 			}

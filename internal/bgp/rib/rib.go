@@ -137,7 +137,15 @@ func (r *RIB) Withdraw(k message.Key, s Source, urgent bool) bool {
 // Purge removes up to n paths of a source and reports whether none is left in the family.
 func (r *RIB) Purge(f message.Family, s Source, n int) (done bool) {
 	t := &r.tables[f]
-	return t.purge(&t.from[s].in, s, n)
+	for i := uint32(0); n > 0; n-- {
+		next, ok := t.from[s].in.next(i)
+		if !ok {
+			break
+		}
+		t.withdraw(next, s, false)
+		i = next
+	}
+	return t.from[s].in.n == 0
 }
 
 // MarkStale marks all paths of a source as stale: any path that is not stale is preferred, and
@@ -169,11 +177,21 @@ func (r *RIB) Reselect(f message.Family, s Source, from uint32, n int, drop func
 	return from
 }
 
-// PurgeStale removes up to n stale paths of a source and reports whether none is left in the
-// family.
-func (r *RIB) PurgeStale(f message.Family, s Source, n int) (done bool) {
+// PurgeStale removes the stale paths of a source whose attributes which accepts, from the given
+// index, up to n of them. It returns the index to continue with, or 0 after the last one.
+func (r *RIB) PurgeStale(f message.Family, s Source, from uint32, n int, which func(*message.Attributes) bool) (next uint32) {
 	t := &r.tables[f]
-	return t.purge(&t.from[s].stale, s, n)
+	for ; n > 0; n-- {
+		i, ok := t.from[s].stale.next(from)
+		if !ok {
+			return 0
+		}
+		if which(r.Attributes(t.find(i, s).Received)) {
+			t.withdraw(i, s, false)
+		}
+		from = i + 1
+	}
+	return from
 }
 
 // Stale returns the number of stale paths of a source.

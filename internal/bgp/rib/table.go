@@ -209,19 +209,6 @@ func (t *table) withdraw(i uint32, s Source, urgent bool) bool {
 	return true
 }
 
-// purge removes up to n paths of a source to the destinations in a set of the source, and reports
-// whether the set is empty.
-func (t *table) purge(which *set, s Source, n int) (done bool) {
-	var i uint32
-	for ok := true; n > 0; n-- {
-		if i, ok = which.next(i); !ok {
-			break
-		}
-		t.withdraw(i, s, false)
-	}
-	return which.n == 0
-}
-
 // remove removes the path of a source without selecting another one.
 func (t *table) remove(i uint32, s Source, urgent bool) bool {
 	p := t.find(i, s)
