@@ -29,6 +29,12 @@ const (
 	attrOnlyToCustomer  = 35 // RFC 9234
 	attrPrefixSID       = 40 // RFC 8669
 
+	// Attributes that are unknown and non-transitive, so that they are not passed on.
+	attrTrafficEngineering = 24 // RFC 5543
+	attrAIGP               = 26 // RFC 7311
+	attrLinkState          = 29 // RFC 9552
+	attrBGPsecPath         = 33 // RFC 8205
+
 	// Attributes that are passed on as unknown ones, but not whatever another AS sends.
 	attrPMSITunnel   = 22 // RFC 6514
 	attrTunnelEncap  = 23 // RFC 9012

@@ -405,11 +405,20 @@ func (d *Decoder) unknown(a attribute, whole []byte) error {
 	case a.kind == attrExtendedIPv6 && a.flags&flagTransitive != 0 && (len(a.value) == 0 || len(a.value)%20 != 0):
 		// RFC 7606 section 7.15. FRR 8.4 resets the session here, too.
 		d.fault(a.kind, TreatedAsWithdraw, fmt.Sprintf("length %d", len(a.value)))
+	case a.flags&flagTransitive != 0 && nonTransitive(a.kind):
+		// With the right flags it ends here, too. RFC 7311 section 3.4 requires that of AIGP.
+		d.fault(a.kind, Discarded, fmt.Sprintf("flags %#02x", a.flags))
 	case a.flags&flagTransitive != 0:
 		a.flags = flagOptional | flagTransitive | flagPartial
 		d.attrs = append(d.attrs, a)
 	}
 	return nil
+}
+
+// nonTransitive reports whether an attribute that this speaker does not know must not have the
+// Transitive flag: another AS could otherwise have it act on routers behind this speaker.
+func nonTransitive(kind uint8) bool {
+	return kind == attrTrafficEngineering || kind == attrAIGP || kind == attrLinkState || kind == attrBGPsecPath
 }
 
 // unwanted returns why an attribute is discarded before its value is checked, or "".

@@ -130,6 +130,9 @@ func TestMalformedAttributes(t *testing.T) {
 		{"prefix SID malformed", slices.Concat(good, raw(0xc0, attrPrefixSID, 5, 0, 9)), discard, discard},
 		{"prefix SID well-known", slices.Concat(good, raw(0x40, attrPrefixSID, goodService...)), withdraw, discard},
 
+		{"AIGP", slices.Concat(good, raw(0x80, attrAIGP, 1, 0, 11, 0, 0, 0, 0, 0, 0, 0, 7)), accept, accept},
+		{"AIGP transitive", slices.Concat(good, raw(0xc0, attrAIGP, 1, 0, 11, 0, 0, 0, 0, 0, 0, 0, 7)), discard, discard},
+		{"BGP-LS transitive", slices.Concat(good, raw(0xe0, attrLinkState, 1)), discard, discard},
 		{"unknown transitive", slices.Concat(good, raw(0xc0, 99, 1)), accept, accept},
 		{"unknown transitive twice", slices.Concat(good, raw(0xc0, 99, 1), raw(0xc0, 99, 2)), discard, discard},
 		{"unknown optional", slices.Concat(good, raw(0x80, 99, 1)), accept, accept},

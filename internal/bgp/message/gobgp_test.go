@@ -300,7 +300,7 @@ func randomFields(t testing.TB, r *rand.Rand) Fields {
 		f.PrefixSID = full.PrefixSID
 	}
 	for kind := 1 + r.IntN(60); kind < len(attributes); kind += 1 + r.IntN(120) {
-		if attributes[kind].name == "" && !otherGoBGP[uint8(kind)] {
+		if attributes[kind].name == "" && !otherGoBGP[uint8(kind)] && !nonTransitive(uint8(kind)) {
 			f.UnknownTransitive += unknownAttribute(uint8(kind), []byte("twelve bytes"[:r.IntN(13)]))
 		}
 	}
