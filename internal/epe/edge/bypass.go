@@ -4,7 +4,6 @@ import (
 	"net/netip"
 
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -45,9 +44,10 @@ func (e *egress) bypass(p *peer) bool {
 	s.bypasses[p], s.active = to, true
 	for _, prefix := range outside {
 		e.deliver(prefix)
+		e.kernel.Hasten(e.deliveredRoute(prefix, nil).Key())
 	}
-	if len(outside) > 0 { // they leave first, with the routes that changed before them
-		e.flushRoutesAtOnce(2 * daemon.Step)
+	if len(outside) > 0 { // they leave first; what was withdrawn before them waits
+		e.flushRoutesAtOnce(len(outside))
 	}
 	e.kernel.Set(p.bypassTo(to))
 	e.flushAtOnce()

@@ -99,6 +99,9 @@ func TestBypass(t *testing.T) {
 			if slices.Contains(w.lines("fwmark"), rule) && !left {
 				t.Error("their packets follow a table that has no route to them")
 			}
+			if routes > few {
+				t.Errorf("%d routes are applied before the rule, %d networks leave", routes, few)
+			}
 			left = left || routes > 0 && there() == 0
 		}
 		for i := range fewInBurst + 1 {

@@ -42,6 +42,8 @@ type desired interface {
 	Set(route.Object)
 	SetRoute(route.Route)
 	Delete(route.Key)
+	// Hasten has the next flush apply an object before others of its kind.
+	Hasten(route.Key)
 	// Suspend deletes a nexthop object from the kernel at once, with all routes through it. They are
 	// added again after it was Set again.
 	Suspend(route.Key)

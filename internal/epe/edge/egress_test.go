@@ -23,6 +23,7 @@ type wanted map[route.Key]route.Object
 func (w wanted) Set(o route.Object)     { w[o.Key()] = o }
 func (w wanted) SetRoute(r route.Route) { w.Set(r) }
 func (w wanted) Delete(k route.Key)     { delete(w, k) }
+func (w wanted) Hasten(route.Key)       {}
 func (w wanted) Suspend(k route.Key)    { delete(w, k) }
 
 // Settled implements desired; prefixes in 2001:db8:bad::/48 are never settled.

@@ -159,6 +159,7 @@ type fakeDesired map[route.Key]route.Object
 func (f fakeDesired) Set(o route.Object)     { f[o.Key()] = o }
 func (f fakeDesired) SetRoute(r route.Route) { f.Set(r) }
 func (f fakeDesired) Delete(k route.Key)     { delete(f, k) }
+func (f fakeDesired) Hasten(route.Key)       {}
 func (f fakeDesired) Suspend(k route.Key)    { delete(f, k) }
 func (f fakeDesired) Settled(route.Key) bool { return true }
 

@@ -339,13 +339,14 @@ func (l lane) class() Class {
 	return [lanes]Class{ClassNexthop, ClassNexthop, ClassRoute, ClassRoute, ClassRule, ClassAddress}[l]
 }
 
-// A queue is a list of entries whose head is taken off.
+// A queue is a list of entries whose head is taken off, after those that are hastened.
 type queue struct {
-	list []hashtable.Ref
-	head int
+	hastened []hashtable.Ref
+	list     []hashtable.Ref
+	head     int
 }
 
-func (q *queue) len() int { return len(q.list) - q.head }
+func (q *queue) len() int { return len(q.hastened) + len(q.list) - q.head }
 
 func (q *queue) push(n hashtable.Ref) {
 	if q.head > len(q.list)/2 {
@@ -356,6 +357,11 @@ func (q *queue) push(n hashtable.Ref) {
 }
 
 func (q *queue) pop() hashtable.Ref {
+	if last := len(q.hastened) - 1; last >= 0 {
+		n := q.hastened[last]
+		q.hastened = q.hastened[:last]
+		return n
+	}
 	n := q.list[q.head]
 	if q.head++; q.head == len(q.list) {
 		*q = queue{} // a full table leaves a long one

@@ -191,6 +191,14 @@ func (r *Reconciler) Delete(k Key) {
 	r.endSuspension(k)
 }
 
+// Hasten has the next flush apply an object before others of its kind that are not applied yet.
+func (r *Reconciler) Hasten(k Key) {
+	if n, e, ok := r.store.find(k); ok && e.is(queued) && !e.is(waiting) {
+		q := &r.queues[r.lane(n)]
+		q.hastened = append(q.hastened, n)
+	}
+}
+
 // Suspend deletes a nexthop object from the kernel at once, whatever else is to be flushed. The
 // kernel deletes all routes through it in the same operation, much faster than one after the other.
 // They are still desired, and added again once the object was Set again. A deletion that fails is

@@ -59,6 +59,29 @@ func peer() (guard, epe route.Route, nh route.Nexthop, rule route.Rule, addr rou
 	return
 }
 
+// TestHasten: what is hastened is applied before what has changed earlier, once.
+func TestHasten(t *testing.T) {
+	k := &routetest.Kernel{}
+	r := newReconciler(k)
+	_, first, nh, _, _ := peer()
+	second, third := first, first
+	second.Dst, third.Dst = pfx("2001:db8:d::/64"), pfx("2001:db8:e::/64")
+	r.Set(nh)
+	flush(t, r)
+	k.Log = nil
+	for _, o := range []route.Route{first, second, third} {
+		r.Set(o)
+	}
+	r.Hasten(third.Key())
+	r.Hasten(nh.Key()) // is applied
+	for _, want := range []route.Route{third, first, second} {
+		if _, err := r.FlushPart(1); err != nil {
+			t.Fatal(err)
+		}
+		expectLog(t, k, route.Op{Protocol: route.Edge, Object: want}.String())
+	}
+}
+
 func TestFlushOrder(t *testing.T) {
 	k := &routetest.Kernel{}
 	r := newReconciler(k)
@@ -527,6 +550,7 @@ func TestConverge(t *testing.T) {
 				delete(want, key)
 				r.Delete(key)
 			},
+			"hasten": func(*rapid.T) { r.Hasten(key()) },
 			"suspend": func(t *rapid.T) {
 				if key := key(); key.Class() == route.ClassNexthop {
 					delete(want, key)
