@@ -95,7 +95,8 @@ func (x *exporter) fields(family message.Family, a *message.Attributes, from ori
 	f.LinkLocal = netip.Addr{}
 	self := !f.NextHop.IsValid()
 	if x.internal {
-		self = self || x.NextHopSelf && from.peer.External
+		// A link-local next hop of another AS is on a link of ours alone.
+		self = self || from.peer.External && (x.NextHopSelf || f.NextHop.IsLinkLocalUnicast())
 		x.toInternal(&f, from)
 	} else {
 		self = true

@@ -105,6 +105,11 @@ func TestExportedAttributes(t *testing.T) {
 		t.Errorf("next hop of a reflected route: %+v", f)
 	}
 	onLink := received
+	onLink.NextHop = addr("fe80::1")
+	if f := fields(neighbor(true, nil), onLink, external); f.NextHop != address(9) {
+		t.Errorf("link-local next hop alone of another AS: %+v", f)
+	}
+	onLink = received
 	onLink.LinkLocal = addr("fe80::1")
 	for _, from := range []origin{client, external} {
 		if f := fields(neighbor(true, nil), onLink, from); f.NextHop != address(1) || f.LinkLocal.IsValid() {
