@@ -139,6 +139,19 @@ type sending struct {
 	congested bool
 	// number is that of the last packet, reported the highest one that arrived.
 	number, reported uint32
+	// probes is the number of probes that were sent, passed what the last ones say.
+	probes uint32
+	passed [probesKept]passed
+}
+
+// probesKept is the number of probes of a path that can be in flight: those of 6 s at least.
+const probesKept = 128
+
+// passed is what a probe says of the lanes but the first one: no packet before these will arrive on
+// its path.
+type passed struct {
+	probe uint32 // its number
+	next  []laned
 }
 
 // passenger is a connection's subflow, or a source of datagrams, whose packets a tunnel carries.
@@ -149,9 +162,10 @@ type passenger struct {
 	next uint32
 }
 
-// lanes is the number of sequences of a tunnel: one, and those that a probe has room for.
-// Passengers with the same lane are put into order together, and wait in one queue.
-const lanes = 1 + maxBlocks
+// lanes is the number of sequences of a tunnel, of which each that is in use takes memory; a gateway
+// has tunnel.Lanes. Passengers with the same lane are put into order together, and wait in one
+// queue.
+const lanes = 32
 
 // laneOf returns the lane of a passenger by its number. The first one, which is what is measured if
 // it is no source of datagrams, and those sources have lanes of their own.

@@ -354,3 +354,22 @@ func TestUploadBesideDownload(t *testing.T) {
 		t.Errorf("%.2f of the rate down and %.2f up", down, upload)
 	}
 }
+
+// TestGatewaySharesByFlow: each download and a source of datagrams have a queue of their own in front
+// of a path, as in a gateway, so each has the same share of its rate.
+func TestGatewaySharesByFlow(t *testing.T) {
+	const downloads = 9
+	c := bundle(Gateway{Discipline: "best", Hold: reseq.Auto}, eight)
+	own := c.Connections[0]
+	for range downloads - 1 {
+		c.Connections = append(c.Connections, own)
+	}
+	c.Cross = []Cross{{
+		Kind: CBR, Rate: 2 * unit.MbitPerSecond, Size: 500, Payload: 450, Start: 5 * time.Second, Stop: 25 * time.Second,
+		Gateway: own.Gateway, Paths: own.Paths, Out: own.Paths[0].Out,
+	}}
+	got := float64(run(t, c).Cross[0].Received) * 500 * 8 / 20
+	if fair := float64(eight.rate) / (downloads + 1); got < 0.7*fair || got > 1.2*fair {
+		t.Errorf("datagrams have %.2f Mbit/s beside %d downloads, want about %.2f", got/1e6, downloads, fair/1e6)
+	}
+}

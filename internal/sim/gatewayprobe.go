@@ -39,7 +39,7 @@ func (t *carrier) probe(s *Sim) {
 		}
 		s.launch(&packet{
 			kind: tunnelProbe, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(t.number.Peek(0)), duplicate: t.waits(i, 0), blocks: uint8(i), window: t.lines[i].number,
-			sack: t.numbers(i),
+			sack: [maxBlocks]span{{start: t.report(i)}},
 		}, int32(probeSize+t.Overhead))
 	}
 }
@@ -49,15 +49,19 @@ func (t *carrier) waits(path int, lane uint8) bool {
 	return t.lines[path].queue != nil && t.lines[path].queue.Waits(uint32(lane))
 }
 
-// numbers returns the number of the next packet of each lane but the first that no packets of wait
-// in front of a path, as the start of a span that is not empty.
-func (t *carrier) numbers(path int) (next [maxBlocks]span) {
+// report keeps the number of the next packet of each lane but the first that no packets of wait in
+// front of a path, and returns the number of the probe that says so.
+func (t *carrier) report(path int) (probe uint32) {
+	l := &t.lines[path]
+	l.probes++
+	p := &l.passed[l.probes%probesKept]
+	p.probe, p.next = l.probes, p.next[:0]
 	for lane := uint8(1); lane < lanes; lane++ {
 		if t.inner[lane] != nil && !t.waits(path, lane) {
-			next[lane-1] = span{uint32(t.number.Peek(lane)), 1}
+			p.next = append(p.next, laned{lane, uint32(t.number.Peek(lane))})
 		}
 	}
-	return next
+	return l.probes
 }
 
 // probed replies to a probe with what is measured of its path.
@@ -83,9 +87,9 @@ func (t *carrier) probed(s *Sim, p *packet) {
 	if !p.duplicate {
 		t.deliver(s, t.receiver.Passed(s.now, path, 0, p.seq, t.out[:0]))
 	}
-	for i, next := range p.sack {
-		if next.end > 0 {
-			t.deliver(s, t.receiver.Passed(s.now, path, uint8(i+1), next.start, t.out[:0]))
+	if said := &t.lines[path].passed[p.sack[0].start%probesKept]; said.probe == p.sack[0].start {
+		for _, next := range said.next {
+			t.deliver(s, t.receiver.Passed(s.now, path, next.lane, next.seq, t.out[:0]))
 		}
 	}
 }
