@@ -28,6 +28,7 @@ type fetchFlags struct {
 	newConnections  bool
 	congestion      string
 	interval, limit time.Duration
+	after           time.Duration
 	json            bool
 	progress        string
 	output          string
@@ -57,19 +58,20 @@ after the other, and measures each.`,
 	flags.BoolVar(&f.mptcp, "mptcp", false, "connect over MPTCP; falls back to TCP when the server has none")
 	flags.BoolVar(&f.upload, "upload", false, "send the content to the server")
 	flags.IntVar(&f.datagram, "datagram", 0, "payload in `bytes` of the UDP datagrams that carry a constant bit rate; the server must reach this host's UDP ports, unless with --upload")
+	flags.DurationVar(&f.after, "after", 0, "with --datagram, how long after the request the server sends the first one; what is measured begins then")
 	flags.IntVar(&f.objects, "objects", 0, "get the URL `n` times, one after the other")
 	flags.BoolVar(&f.newConnections, "new-connections", false, "get each object on a new connection")
 	flags.StringVar(&f.congestion, "congestion", "", "congestion `control` that the server is to use, as the kernel names it")
 	flags.DurationVar(&f.interval, "interval", 100*time.Millisecond, "length of the intervals that bytes are counted in")
 	flags.DurationVar(&f.limit, "limit", 0, "end the fetch this long after the request; also the timeout of the connection (default: fetch everything)")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON, on the last line")
-	flags.StringVar(&f.progress, "progress", "auto", "auto: a live line on a terminal; json: one JSON object a line, {\"sample\":...} for each interval and {\"report\":...} at the end; none")
+	flags.StringVar(&f.progress, "progress", "auto", "auto: a live line on a terminal; json: one JSON object a line, {\"accepted\":true} with --after, {\"sample\":...} for each interval and {\"report\":...} at the end; none")
 	flags.StringVarP(&f.output, "output", "o", "", "also write the report as JSON to this `file`")
 	return c
 }
 
 func (a *App) fetch(ctx context.Context, url string, f fetchFlags) error {
-	o := traffic.FetchOptions{URL: url, Transport: traffic.TCP, Interval: f.interval, Limit: f.limit, Upload: f.upload, Datagram: f.datagram, Objects: f.objects, NewConnections: f.newConnections, Congestion: f.congestion}
+	o := traffic.FetchOptions{URL: url, Transport: traffic.TCP, Interval: f.interval, Limit: f.limit, Upload: f.upload, Datagram: f.datagram, After: f.after, Objects: f.objects, NewConnections: f.newConnections, Congestion: f.congestion}
 	if f.mptcp {
 		o.Transport = traffic.MPTCP
 	}
@@ -82,6 +84,9 @@ func (a *App) fetch(ctx context.Context, url string, f fetchFlags) error {
 	case f.progress == "json":
 		// When the reader exits, SIGPIPE ends the process, as with any filter.
 		o.Progress = func(s traffic.Sample) { _ = lines.Encode(traffic.FetchLine{Sample: &s}) }
+		if o.After > 0 {
+			o.Accepted = func() { _ = lines.Encode(traffic.FetchLine{Accepted: true}) }
+		}
 	case f.progress == "auto" && Width(a.Err) > 0:
 		o.Progress = live.Rate(f.interval)
 	case f.progress != "auto" && f.progress != "none":

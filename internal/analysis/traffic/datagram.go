@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -66,6 +67,8 @@ const (
 type stream struct {
 	schedule
 	size int
+	// after is how long after the request the first one is sent.
+	after time.Duration
 }
 
 // count is the number of datagrams.
@@ -74,7 +77,7 @@ func (s stream) count() uint64 { return uint64(s.total()) / uint64(s.size) }
 // parseStream parses the parameters of a request for datagrams; port is 0 if there is none.
 func parseStream(query string) (s stream, port uint16, err error) {
 	var values url.Values
-	if s.schedule, values, err = parseSchedule(query, "size", "port"); err != nil {
+	if s.schedule, values, err = parseSchedule(query, "size", "port", "after"); err != nil {
 		return s, 0, err
 	}
 	if s.size, err = strconv.Atoi(values.Get("size")); err != nil || s.size < MinDatagram || s.size > MaxDatagram {
@@ -82,6 +85,11 @@ func parseStream(query string) (s stream, port uint16, err error) {
 	}
 	if n := s.count(); n == 0 || n > maxDatagrams {
 		return s, 0, fmt.Errorf("%s for %s are %d datagrams of %d bytes, want 1 to %d", s.rate, s.duration, n, s.size, uint64(maxDatagrams))
+	}
+	if values.Has("after") {
+		if s.after, err = time.ParseDuration(values.Get("after")); err != nil || s.after < 0 || s.after > maxDuration {
+			return s, 0, fmt.Errorf("after must be a duration of 0 to %s, got %q", maxDuration, values.Get("after"))
+		}
 	}
 	if values.Has("port") {
 		n, err := strconv.ParseUint(values.Get("port"), 10, 16)
@@ -101,6 +109,9 @@ func (o FetchOptions) streamOf(target *url.URL, more url.Values) (*url.URL, stre
 	}
 	query := target.Query()
 	query.Set("size", strconv.Itoa(o.Datagram))
+	if o.After > 0 {
+		query.Set("after", o.After.String())
+	}
 	u := *target
 	u.Path, u.RawQuery = "/datagrams", query.Encode()
 	s, _, err := parseStream(u.RawQuery)
@@ -273,22 +284,27 @@ func (o FetchOptions) receiveDatagrams(ctx context.Context, conn *meteredConn, t
 		return m.report(end), err
 	}
 	defer response.Body.Close()
-	var (
-		sent   Datagrams
-		failed error
-		ended  = make(chan struct{})
-	)
+	if o.Accepted != nil {
+		m.exclusively(o.Accepted)
+	}
+	// The rest of the response says that all were sent. It may be late, or lost with the path.
+	ended, answered := make(chan struct{}), make(chan error, 1)
+	over := sync.OnceFunc(func() { close(ended) })
+	defer time.AfterFunc(s.after+s.duration, over).Stop()
 	go func() {
-		defer close(ended)
-		failed = json.NewDecoder(io.LimitReader(response.Body, maxComplaint)).Decode(&sent)
+		var sent Datagrams
+		answered <- json.NewDecoder(io.LimitReader(response.Body, maxComplaint)).Decode(&sent)
+		over()
 	}()
 	seen, err := s.collect(ctx, sock, remoteAddr(conn), ended, m)
 	if err == nil {
-		<-ended // all may have arrived before the server says so
-		err = failed
+		select {
+		case err = <-answered:
+		default:
+		}
 	}
 	r := m.report(m.last)
-	r.Datagrams = counts(sent.Sent, seen)
+	r.Datagrams = counts(s.count(), seen)
 	return r, err
 }
 
@@ -345,6 +361,11 @@ func serveDatagrams(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if http.NewResponseController(w).Flush() != nil {
 		return // the client is gone
+	}
+	select {
+	case <-r.Context().Done():
+		return
+	case <-time.After(s.after):
 	}
 	sent, err := s.send(r.Context(), sock, nil)
 	if err != nil {

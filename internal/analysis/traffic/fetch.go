@@ -47,6 +47,11 @@ type FetchOptions struct {
 	// Datagram, if not 0, transfers a constant bit rate as numbered UDP datagrams with that payload
 	// in bytes. Those from the server come to a port that its response cannot open in a NAT.
 	Datagram int
+	// After is how long after the request the server sends the first datagram. The report and its
+	// samples are of the time from then on. Accepted, if set, is called when the server has accepted
+	// the request.
+	After    time.Duration
+	Accepted func()
 	// Objects, if not 0, fetches the URL that many times, one after the other, on one connection
 	// or, with NewConnections, each on its own.
 	Objects        int
@@ -75,8 +80,8 @@ type FetchOptions struct {
 // of the content, without headers.
 type Report struct {
 	Bytes int64 `json:"bytes"`
-	// FirstByte is the time from the start of dialing to the first byte of content; 0 if none
-	// arrived.
+	// FirstByte is the time from the start of dialing, or with After from then, to the first byte of
+	// content; 0 if none arrived.
 	FirstByte time.Duration `json:"first_byte_ns"`
 	// Duration is the time from writing the request to the last byte of content, or to the end
 	// of an incomplete fetch.
@@ -119,8 +124,10 @@ var errLimit = errors.New("time limit reached")
 // FetchLine is one line of the output of `tabane fetch --progress json`: a sample for each
 // interval, and the report as the last line. Exactly one of the fields is set.
 type FetchLine struct {
-	Sample *Sample `json:"sample,omitempty"`
-	Report *Report `json:"report,omitempty"`
+	// Accepted: the server has accepted a request for datagrams that it sends later.
+	Accepted bool    `json:"accepted,omitempty"`
+	Sample   *Sample `json:"sample,omitempty"`
+	Report   *Report `json:"report,omitempty"`
 }
 
 // Fetch requests the URL on a new connection and measures the content that arrives. The socket is
@@ -164,7 +171,7 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 		}
 	}
 
-	m := &meter{interval: o.Interval, progress: o.Progress, now: conn.elapsed}
+	m := &meter{interval: o.Interval, progress: o.Progress, now: func() time.Duration { return max(0, conn.elapsed()-o.After) }}
 	var ticking sync.WaitGroup
 	if o.Progress != nil {
 		ticking.Go(func() { tickUntil(ctx, m, conn.written) })
@@ -182,7 +189,7 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	r.Fallback = o.Transport == MPTCP && !r.UsedMPTCP
 	_ = conn.Close() // net/http may have closed it
 	r.Subflows = int(conn.subflows.Load())
-	if r.Bytes > 0 {
+	if r.Bytes > 0 && o.After == 0 {
 		r.FirstByte += conn.start.Sub(dialed)
 	}
 	return r, err
@@ -221,6 +228,8 @@ func (o FetchOptions) check() (*url.URL, error) {
 		return nil, fmt.Errorf("limit must be >= 0, got %s", o.Limit)
 	case o.Datagram != 0 && (o.Datagram < MinDatagram || o.Datagram > MaxDatagram):
 		return nil, fmt.Errorf("datagrams must have %d to %d bytes, got %d", MinDatagram, MaxDatagram, o.Datagram)
+	case o.After != 0 && (o.After < 0 || o.Datagram == 0 || o.Upload):
+		return nil, fmt.Errorf("only datagrams from the server begin later, after a duration > 0, got %s", o.After)
 	case o.Objects < 0:
 		return nil, fmt.Errorf("objects must be >= 0, got %d", o.Objects)
 	case o.Objects > 0 && (o.Upload || o.Datagram != 0):

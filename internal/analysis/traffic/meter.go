@@ -78,10 +78,18 @@ func (m *meter) tick() time.Duration {
 	return m.current.At + m.interval - at
 }
 
+// exclusively calls f while progress is not called.
+func (m *meter) exclusively(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+}
+
 // finish closes the measurement at end; the last interval may be shorter.
 func (m *meter) finish(end time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.dropAfter(end)
 	m.closeUntil(end)
 	m.gapUntil(end)
 	m.finished = true
@@ -91,6 +99,16 @@ func (m *meter) finish(end time.Duration) {
 	case last >= 0:
 		// The gap ends at the end of the last interval.
 		m.series[last].Gap = max(m.series[last].Gap, m.current.Gap)
+	}
+}
+
+// dropAfter drops the empty intervals that began after the end, while more was waited for.
+func (m *meter) dropAfter(end time.Duration) {
+	for n := len(m.series) - 1; n >= 0 && m.series[n].At >= end && m.series[n].Bytes == 0; n-- {
+		m.current, m.series = m.series[n], m.series[:n]
+		if m.current.At >= settle {
+			m.empty--
+		}
 	}
 }
 

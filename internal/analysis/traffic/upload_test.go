@@ -2,7 +2,10 @@ package traffic
 
 import (
 	"context"
+	"encoding/binary"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +78,9 @@ func TestUploadRefuses(t *testing.T) {
 		{FetchOptions{URL: url + "/cbr?rate=1Mbit/s&duration=1s", Datagram: 7}, "datagrams must have 8 to 65507 bytes, got 7"},
 		{FetchOptions{URL: url + "/cbr?rate=1kbit/s&duration=1s", Datagram: 1000}, "0 datagrams of 1000 bytes"},
 		{FetchOptions{URL: url + "/cbr?rate=1Mbit/s&duration=1s", Datagram: 1000, Limit: time.Second}, "no limit"},
+		{FetchOptions{URL: url + "/cbr?rate=1Mbit/s&duration=1s", Datagram: 1000, After: -1}, "after a duration > 0"},
+		{FetchOptions{URL: url + "/cbr?rate=1Mbit/s&duration=1s", Datagram: 1000, Upload: true, After: 1}, "only datagrams from the server"},
+		{FetchOptions{URL: url + "/bytes/1kB", After: 1}, "only datagrams from the server"},
 	} {
 		tt.o.Transport = TCP
 		if _, err := Fetch(t.Context(), tt.o); err == nil || !strings.Contains(err.Error(), tt.says) {
@@ -86,6 +92,10 @@ func TestUploadRefuses(t *testing.T) {
 		"rate=1Mbit/s&duration=1s&size=1000":                `parameter "port" is missing`,
 		"rate=1Mbit/s&duration=1s&size=1000&port=0":         "port must be 1 to 65535",
 		"rate=1Mbit/s&duration=1s&size=1000&port=9&chunk=0": "chunk",
+
+		"rate=1Mbit/s&duration=1s&size=1000&port=9&after=-1s":    "after must be",
+		"rate=1Mbit/s&duration=1s&size=1000&port=9&after=later":  "after must be",
+		"rate=1Mbit/s&duration=1s&size=1000&port=9&after=90000h": "after must be",
 	} {
 		if response, body := get(t, url+"/datagrams?"+query); response.StatusCode != http.StatusBadRequest || !strings.Contains(string(body), says) {
 			t.Errorf("GET /datagrams?%s: %s %q, want it to say %q", query, response.Status, body, says)
@@ -117,5 +127,49 @@ func TestDatagrams(t *testing.T) {
 		if shown == 0 || shown > r.Bytes {
 			t.Errorf("upload %t: progress showed %d bytes", upload, shown)
 		}
+	}
+}
+
+// TestDatagramsBeginLater: what is measured begins with the stream, and ends with the last datagram,
+// whether or not the server's response arrives.
+func TestDatagramsBeginLater(t *testing.T) {
+	asked := make(chan string, 1)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Query().Get("after")
+		_, port, err := parseStream(r.URL.RawQuery)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		sock, err := dialDatagrams(Connection(r), port)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer sock.Close()
+		http.NewResponseController(w).Flush()
+		for n := range uint64(2) { // of 50
+			sock.Write(append(binary.BigEndian.AppendUint64(nil, n), make([]byte, 992)...))
+		}
+		<-r.Context().Done() // the path is dead
+	}))
+	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, connectionKey{}, c)
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	accepted := false
+	r, err := Fetch(t.Context(), FetchOptions{
+		URL: server.URL + "/cbr?rate=8Mbit/s&duration=50ms", Transport: TCP, Datagram: 1000, After: time.Millisecond, Accepted: func() { accepted = true },
+		Progress: func(Sample) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := <-asked; after != "1ms" || !accepted {
+		t.Errorf("requested after %q, accepted %t", after, accepted)
+	}
+	if d := r.Datagrams; d.Sent != 50 || d.Received != 2 || r.EmptyIntervals != 0 || len(r.Series) != 1 {
+		t.Errorf("%+v, %d empty intervals of %d", *d, r.EmptyIntervals, len(r.Series))
 	}
 }

@@ -76,9 +76,6 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 		return nil, err
 	}
 	d.act()
-	if err := d.lead(ctx); err != nil {
-		return nil, err
-	}
 	report, err := d.fetch(ctx)
 	acted, observed := d.stop()
 	if err != nil {
@@ -127,7 +124,6 @@ func (d *delivery) observe(ctx context.Context) error {
 	}
 	if n := d.job.cell.Traffic.Beside; n > 0 {
 		d.beside = newArrivals(n)
-		d.observers.start(d.runBeside)
 	}
 	d.counted, err = linkBytes(d.lab, d.Spec.LinkNames())
 	return err
@@ -159,11 +155,13 @@ func (d *delivery) act() {
 	}
 }
 
-// lead waits until the downloads beside the traffic have run for a while, if there are any.
+// lead starts the downloads beside the traffic, if there are any, and waits until they have run for
+// a while, unless the traffic itself begins so much later.
 func (d *delivery) lead(ctx context.Context) error {
-	if d.beside == nil {
+	if d.beside == nil || beginsLater(d.job.cell.Traffic) {
 		return nil
 	}
+	d.observers.start(d.runBeside)
 	select {
 	case <-time.After(scenario.BesideLead):
 		return nil
@@ -185,7 +183,11 @@ func (d *delivery) fetch(ctx context.Context) (traffic.Report, error) {
 			args = append(args, "--chromium", pin)
 		}
 	}
-	return fetch(ctx, d.lab, d.Spec.Experiment.Client, args, func(s traffic.Sample) {
+	if err := d.lead(ctx); err != nil {
+		return traffic.Report{}, err
+	}
+	accepted := func() { d.observers.start(d.runBeside) }
+	return fetchLater(ctx, d.lab, d.Spec.Experiment.Client, args, accepted, func(s traffic.Sample) {
 		d.clock.observe(time.Now(), s.At+interval)
 		if d.rivals != nil {
 			d.rivals.arrived.add(0, s.Bytes)
@@ -332,6 +334,9 @@ func fetchArguments(spec *scenario.Spec, c *cell.Cell) []string {
 	if t.Datagram > 0 {
 		args = append(args, "--datagram", strconv.Itoa(t.Datagram))
 	}
+	if beginsLater(t) {
+		args = append(args, "--after", scenario.BesideLead.String())
+	}
 	if t.Objects > 0 {
 		args = append(args, "--objects", strconv.Itoa(t.Objects))
 	}
@@ -352,10 +357,20 @@ func fetchArguments(spec *scenario.Spec, c *cell.Cell) []string {
 	return append(args, server+"/cbr?"+query.Encode())
 }
 
+// beginsLater reports whether a traffic is requested before the downloads beside it begin: those of
+// a call must not keep its request, as no request is simulated.
+func beginsLater(t *scenario.Traffic) bool { return t.Beside > 0 && t.Datagram > 0 && !t.Upload }
+
 // fetch runs tabane's own client on a node and passes its samples to sample.
-func fetch(ctx context.Context, l *lab.Lab, node string, args []string, sample func(traffic.Sample)) (report traffic.Report, err error) {
+func fetch(ctx context.Context, l *lab.Lab, node string, args []string, sample func(traffic.Sample)) (traffic.Report, error) {
+	return fetchLater(ctx, l, node, args, func() {}, sample)
+}
+
+// fetchLater is fetch of datagrams that begin later; accepted is called when the server has accepted
+// the request.
+func fetchLater(ctx context.Context, l *lab.Lab, node string, args []string, accepted func(), sample func(traffic.Sample)) (report traffic.Report, err error) {
 	err = l.Daemons().RunClient(ctx, node, args, func(out io.Reader) error {
-		report, err = readLines(out, sample)
+		report, err = readLines(out, accepted, sample)
 		return err
 	})
 	if err != nil {
@@ -394,7 +409,7 @@ func serveHTTP3(ctx context.Context, l *lab.Lab, node string) (pin string, stop 
 }
 
 // readLines reads the client's output up to EOF.
-func readLines(out io.Reader, sample func(traffic.Sample)) (traffic.Report, error) {
+func readLines(out io.Reader, accepted func(), sample func(traffic.Sample)) (traffic.Report, error) {
 	var report *traffic.Report
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, maxLine)
@@ -408,6 +423,8 @@ func readLines(out io.Reader, sample func(traffic.Sample)) (traffic.Report, erro
 			return traffic.Report{}, errors.New("the client's output continues after its report")
 		case line.Report != nil:
 			report = line.Report
+		case line.Accepted:
+			accepted()
 		case line.Sample != nil:
 			sample(*line.Sample)
 		}

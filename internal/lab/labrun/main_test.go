@@ -71,6 +71,11 @@ func playFetch(args []string) error {
 			if o.Datagram, err = strconv.Atoi(args[i+1]); err != nil {
 				return err
 			}
+		case "--after":
+			var err error
+			if o.After, err = time.ParseDuration(args[i+1]); err != nil {
+				return err
+			}
 		case "--objects":
 			var err error
 			if o.Objects, err = strconv.Atoi(args[i+1]); err != nil {
@@ -94,6 +99,9 @@ func playFetch(args []string) error {
 	}
 	lines := json.NewEncoder(os.Stdout)
 	o.Progress = func(s traffic.Sample) { lines.Encode(traffic.FetchLine{Sample: &s}) }
+	if o.After > 0 {
+		o.Accepted = func() { lines.Encode(traffic.FetchLine{Accepted: true}) }
+	}
 	r, err := traffic.Fetch(context.Background(), o)
 	if err != nil {
 		return err

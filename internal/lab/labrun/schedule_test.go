@@ -177,7 +177,7 @@ func TestReadLines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var samples int64
-			r, err := readLines(strings.NewReader(c.in), func(s traffic.Sample) { samples += s.Bytes })
+			r, err := readLines(strings.NewReader(c.in), func() {}, func(s traffic.Sample) { samples += s.Bytes })
 			if c.want == "" {
 				if err != nil || r.Bytes != 7 || samples != 7 {
 					t.Errorf("got %+v, %d, %v", r, samples, err)
@@ -192,7 +192,7 @@ func TestReadLines(t *testing.T) {
 func FuzzReadLines(f *testing.F) {
 	f.Add([]byte(`{"sample":{"at_ns":0,"bytes":7}}` + "\n" + `{"report":{"bytes":7}}` + "\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := readLines(bytes.NewReader(b), func(traffic.Sample) {})
+		r, err := readLines(bytes.NewReader(b), func() {}, func(traffic.Sample) {})
 		accessor.Call(t, r)
 		if err != nil && r.Bytes != 0 {
 			t.Errorf("a report with error %v", err)
