@@ -21,6 +21,8 @@ const Version = 1
 const (
 	// MaxRecord bounds a record in bytes.
 	MaxRecord = 16 << 10
+	// forgetAge is the age at which what is stored of a network no longer counts.
+	forgetAge = 7 * 24 * time.Hour
 	// mostNumber bounds sums of bytes.
 	mostNumber = 1e18
 )
