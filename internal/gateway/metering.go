@@ -13,6 +13,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/base/unit"
@@ -394,7 +396,11 @@ func (m *metering) problems(paths []Path) (problems []health.Problem) {
 		problems = append(problems, health.Problem{Text: fmt.Sprintf("quotas are counted from zero: %v", m.unread), Remedy: "stop the daemon, mend that file and move it back, or start the daemon again without it"})
 	}
 	if m.problem != nil && len(m.levels) > 0 {
-		problems = append(problems, health.Problem{Text: fmt.Sprintf("quotas are not kept over a restart: %v", m.problem), Remedy: fmt.Sprintf("make %s a directory that the daemon can write", filepath.Dir(m.file))})
+		remedy := "make %s a directory that the daemon can write"
+		if errors.Is(m.problem, unix.ENOSPC) || errors.Is(m.problem, unix.EDQUOT) {
+			remedy = "free space in %s"
+		}
+		problems = append(problems, health.Problem{Text: fmt.Sprintf("quotas are not kept over a restart: %v", m.problem), Remedy: fmt.Sprintf(remedy, filepath.Dir(m.file))})
 	}
 	return problems
 }

@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -181,6 +183,19 @@ func TestQuotaFileIsWrittenAgain(t *testing.T) {
 		m.count(c.Paths, lte(1e6), november.Add(time.Duration(pause)*retryWrite), false)
 		if _, err := os.Stat(c.QuotaFile); (err == nil) != want || len(m.problems(c.Paths)) == 0 != want {
 			t.Errorf("after %d pauses: %v, %v", pause, err, m.problems(c.Paths))
+		}
+	}
+}
+
+// TestQuotaRemedy: a full file system is not said to be a directory that cannot be written.
+func TestQuotaRemedy(t *testing.T) {
+	c := metered(t.TempDir())
+	m := newMetering(&c, slog.New(slog.DiscardHandler))
+	m.count(c.Paths, lte(1e6), november, false)
+	for err, want := range map[error]string{syscall.ENOSPC: "free space in ", syscall.EDQUOT: "free space in ", syscall.EACCES: "make ", syscall.EROFS: "make "} {
+		m.problem = fmt.Errorf("write quotas: %w", err)
+		if p := m.problems(c.Paths); len(p) != 1 || !strings.HasPrefix(p[0].Remedy, want) {
+			t.Errorf("%v: %+v, want %q", err, p, want)
 		}
 	}
 }

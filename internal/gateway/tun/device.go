@@ -68,11 +68,8 @@ func Open(name string, mtu int) (*Device, error) {
 
 func open(name string) (*Device, error) {
 	fd, err := unix.Open(clone, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENODEV):
-		return nil, &feature.Error{Feature: "TUN device", Err: err, Remedy: "modprobe tun, or use a kernel with CONFIG_TUN"}
-	case err != nil:
-		return nil, &feature.Error{Feature: "TUN device", Reason: "cannot open " + clone, Err: err, Remedy: "run as root or with CAP_NET_ADMIN"}
+	if err != nil {
+		return nil, openError(err)
 	}
 	d, err := set(fd, name)
 	if err != nil {
@@ -87,6 +84,21 @@ func open(name string) (*Device, error) {
 	d.reader.init(d)
 	d.writer.init(d)
 	return d, nil
+}
+
+// openError returns the error of opening the clone device. No capability of the daemon's is checked
+// there: EACCES is of the file's mode, EPERM of a device cgroup.
+func openError(err error) error {
+	e := &feature.Error{Feature: "TUN device", Reason: "cannot open " + clone, Err: err}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENODEV):
+		e.Reason, e.Remedy = "", "modprobe tun, or use a kernel with CONFIG_TUN"
+	case errors.Is(err, unix.EACCES):
+		e.Remedy = "chmod 0666 " + clone
+	case errors.Is(err, unix.EPERM):
+		e.Remedy = "allow the device, with DeviceAllow=" + clone + " rw in a unit or --device " + clone + " for a container"
+	}
+	return e
 }
 
 // set makes the file a device.
