@@ -151,6 +151,11 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if err != nil {
 		return errors.Join(startFailure("start "+r.Name+" with", file, err), listener.Close())
 	}
+	if m, ok := m.(keeper); ok {
+		var stop context.CancelFunc
+		ctx, stop = stopKeeping(ctx, m)
+		defer stop()
+	}
 	d := &service{role: r, machine: m, file: file, log: log, manager: manager, status: listener, ending: ctx.Done()}
 	if path := r.Control(&f.Sections); path != "" {
 		stop, e := d.serveCommands(ctx, path, inherited)
@@ -185,6 +190,25 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	}
 	log.Info("stopped", "role", r.Name)
 	return nil
+}
+
+// keeper is a daemon that can leave its kernel state to the next start.
+type keeper interface{ KeepState() }
+
+// stopKeeping returns a context that also ends at SIGUSR1, once the daemon keeps its kernel state.
+func stopKeeping(ctx context.Context, m keeper) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	go func() {
+		select {
+		case <-signals:
+			m.KeepState()
+			stop()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, stop
 }
 
 // warn logs what has no effect in a file, or does not fit.

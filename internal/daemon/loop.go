@@ -698,7 +698,7 @@ func (l *Loop) abandon() error {
 }
 
 // KeepState leaves the kernel's state in place at the end of Run, as LoopOptions.Keep does: another
-// process has taken it over. The loop calls it.
+// process has taken it over, or will. The loop calls it.
 func (l *Loop) KeepState() { l.options.Keep = true }
 
 // Do runs f in the daemon's loop, where the reactor's state can be read. It reports whether f ran:

@@ -272,6 +272,17 @@ func (g *Gateway) examineTunnel() ([]health.Problem, error) {
 // time between two attempts while one is unknown or a path is dead.
 const resolveEvery, resolveRetry = time.Minute, 2 * time.Second
 
+// KeepState leaves at the end of Run what Options.Keep does. It may be called while Run runs.
+func (g *Gateway) KeepState() {
+	g.loop.Do(context.Background(), func() {
+		g.keep = true
+		g.loop.KeepState()
+		if p, ok := g.plane.(interface{ KeepState() }); ok {
+			p.KeepState()
+		}
+	})
+}
+
 // Run carries packets until ctx ends. It always closes what New opened.
 func (g *Gateway) Run(ctx context.Context) error {
 	return errors.Join(g.run(ctx), g.namespace.Close(), g.namespaceLock.Close())

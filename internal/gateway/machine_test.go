@@ -772,6 +772,30 @@ func TestMasqueradeNotStarted(t *testing.T) {
 	})
 }
 
+// TestKeepState: what is kept at the end, on request, is the table of nftables and the routes.
+func TestKeepState(t *testing.T) {
+	c := site()
+	c.LAN, c.Masquerade, c.Paths = LAN{}, true, c.Paths[:1]
+	for _, keep := range []bool{false, true} {
+		m := run(t, c)
+		routes := func() string { return m.ip("-4 route show table 4790") }
+		m.soon("routes", func() (bool, string) { return routes() != "", "none" })
+		if keep {
+			m.KeepState()
+		}
+		m.stop()
+		netnstest.Do(t, m.ns, func() error {
+			if there, err := nft.Exists(natTable); there != keep || err != nil {
+				t.Errorf("keep %t: the table exists: %t, %v", keep, there, err)
+			}
+			return nil
+		})
+		if left := routes(); (left != "") != keep {
+			t.Errorf("keep %t: routes %q", keep, left)
+		}
+	}
+}
+
 // TestMasquerade: the table of nftables follows the configuration, is restored, and is gone after a
 // clean stop; one of a previous instance is removed.
 func TestMasquerade(t *testing.T) {

@@ -179,7 +179,7 @@ peer an address on this server, and has MPTCP use these addresses.`,
 		Long: `Gateway runs at a site with several lines. It sends packets to the prefixes of other gateways over all lines, each packet on
 the path where it arrives first, and the receiving gateway restores their order. Packets are encrypted unless "mode" or
 "seal" of the peer says otherwise. Hosts need no change. SIGHUP reloads its file: paths, peers and policy. An invalid file is
-rejected and the running configuration stays.`,
+rejected and the running configuration stays. SIGUSR1 stops it as SIGTERM does with --keep.`,
 	}, typed[gateway.Config]{
 		field:   func(s *Sections) **gateway.Config { return &s.Gateway },
 		status:  func(c *gateway.Config) *netip.AddrPort { return &c.Status },

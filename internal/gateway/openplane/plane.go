@@ -49,8 +49,9 @@ type Options struct {
 type Plane struct {
 	log    *slog.Logger
 	sealed Sealed
-	keep   bool
-	// unpinned is why the program is not pinned, empty if it is.
+	// keep is whether the program stays at a clean stop, pinned whether it can.
+	keep, pinned bool
+	// unpinned is why the program is not pinned, empty if it is, or was not meant to be.
 	unpinned string
 
 	// numbers are those of the open peers in the program.
@@ -203,13 +204,21 @@ func (p *Plane) load(o *Options) (err error) {
 			return err
 		}
 	}
-	p.keep = o.Keep && p.unpinned == "" && pins != ""
+	p.pinned = p.unpinned == "" && pins != ""
+	p.keep = o.Keep && p.pinned
 	left, err := p.program.Inherited()
 	if err != nil {
 		return errors.Join(err, p.program.Close())
 	}
 	p.generation, p.inherited, p.tunnels.inherited = left.Generation, left.Numbers, left.Cookies
 	return nil
+}
+
+// KeepState leaves the program at the end of Run if it is pinned, as Options.Keep does.
+func (p *Plane) KeepState() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keep = p.pinned
 }
 
 // Measured implements dataplane.Open.
