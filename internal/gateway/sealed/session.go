@@ -124,6 +124,8 @@ func (x *sessionState) install(s *handshake.Session) (*keys, error) {
 
 // Sessions begin too often if manySessions of them do within manyWithin. Those of two gateways that
 // take turns with one key begin every second while packets are carried, else every six seconds.
+// Those of a gateway that restarts as often do, too, and those over lines that break. A gateway
+// cannot know which it is: it only sees that sessions end.
 const manySessions, manyWithin, manyWarnings = 6, time.Minute, 10 * time.Minute
 
 // contestedSessions begin until each of the two gateways has seen manySessions, and can say so.
@@ -131,7 +133,7 @@ const contestedSessions = 2*manySessions + 2
 
 // againAndAgain is what sessions do that do not last, tooMany why there is none that does.
 const (
-	againAndAgain = "begin again and again: see that no other gateway uses the key of one of the two"
+	againAndAgain = "begin again and again: one of the two restarts, all lines between them break for seconds, or another gateway uses the key of one of the two"
 	tooMany       = "its sessions " + againAndAgain
 )
 
@@ -176,7 +178,7 @@ func (x *sessionState) refuses(from place, now time.Duration) bool {
 	x.again, x.contested = now, now
 	if x.warnedOther == 0 || now-x.warnedOther >= manyWarnings {
 		x.warnedOther = now
-		x.peer.log.Warn("another gateway with the key of the peer is refused", "peer", x.peer.conf.Name, "address", from.from)
+		x.peer.log.Warn("an initiation is refused while the session of the peer answers elsewhere: another gateway has its key, or a NAT has changed its address", "peer", x.peer.conf.Name, "address", from.from)
 	}
 	return true
 }
