@@ -297,6 +297,28 @@ func TestGatewayPathDies(t *testing.T) {
 	}
 }
 
+// TestGatewayProbeWithoutReports: a path that loses all from a time at which more than its configured
+// rate is tried is paced to that rate again.
+func TestGatewayProbeWithoutReports(t *testing.T) {
+	c := bundle(Gateway{Discipline: "auto", Hold: reseq.Auto, Overhead: tunnelOverhead}, eight)
+	c.Duration, c.Series = 12*time.Second, 50*ms
+	tries := func(e Estimate) bool { return e.Rate > eight.rate }
+	known := run(t, c).Connections[0].Gateway.Estimates[0]
+	first := slices.IndexFunc(known, tries)
+	if first < 0 {
+		t.Fatal("no higher rate was tried")
+	}
+	all := linkmodel.Loss{Kind: linkmodel.Random, P: 1}
+	c.Changes = []Change{{At: time.Duration(first+1) * c.Series, Link: c.Connections[0].Paths[0].Out[0], Change: linkmodel.Change{Loss: &all}}}
+	known = run(t, c).Connections[0].Gateway.Estimates[0]
+	if !tries(known[first]) {
+		t.Fatal("the change came before the probe")
+	}
+	if tries(known[len(known)-1]) {
+		t.Errorf("the estimate is %v at the end", known[len(known)-1].Rate)
+	}
+}
+
 // TestGatewayWithoutUsablePath: a request for lost packets that arrives while no path can be used
 // is not answered.
 func TestGatewayWithoutUsablePath(t *testing.T) {

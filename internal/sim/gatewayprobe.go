@@ -29,6 +29,9 @@ func (t *carrier) probe(s *Sim) {
 				t.rescue(s, i)
 			}
 		}
+		if l.queue != nil && l.capacity.Expire(s.now) {
+			t.pace(i)
+		}
 		if !t.Open || len(l.awaited) == 0 {
 			l.awaited = append(l.awaited, s.now)
 		}

@@ -146,8 +146,9 @@ type Capacity struct {
 	found, hinted bool
 	// busy counts busy samples since the last probe, every is how many there are between two.
 	busy, every int
-	// before is the estimate before the probe in progress, 0 if there is none, tried what it is
-	// raised to, sent the highest rate in one of its samples, and probed the time since it began.
+	probing     probing
+	// before is the estimate before the probe in progress, tried what it is raised to, sent the
+	// highest rate in one of its samples, and probed the time since it began.
 	before, tried, sent unit.Bandwidth
 	probed              time.Duration
 	// congested is the number of samples in a row that were, but for short ones, full what arrived
@@ -165,6 +166,19 @@ type Capacity struct {
 	recent  CapacitySample
 	samples int
 }
+
+// probing is the state of a probe of a higher rate.
+type probing uint8
+
+const (
+	// noProbe: the rate is the estimate.
+	noProbe probing = iota
+	// raised: the rate is higher than the estimate.
+	raised
+	// awaited: the rate is the estimate again, and reports of what was sent at the higher one are on
+	// their way.
+	awaited
+)
 
 // LimitCapacity returns the state of a path whose rate is configured: the estimate begins there. It
 // is lower while a queue on the path shows that it does not carry so much, and higher after a probe
@@ -188,16 +202,16 @@ func (c *Capacity) Hint(rate unit.Bandwidth) {
 // Lowered reports whether the estimate is clearly below what it was, or what is configured: the path
 // may have recovered, and traffic that seldom fills it would not show that. A bound is kept.
 func (c *Capacity) Lowered() bool {
-	return c.found && c.ceiling == 0 && cmp.Or(c.before, c.rate) < max(c.best, c.configured)/100*loweredPercent
+	return c.found && c.ceiling == 0 && c.estimate() < max(c.best, c.configured)/100*loweredPercent
 }
 
 // Raise raises an estimate that was lowered to a rate that a train has shown, and reports whether
 // that is clearly more. One of a rate that is not configured begins again, as with Hint.
 func (c *Capacity) Raise(shown unit.Bandwidth) bool {
-	if !c.Lowered() || shown < cmp.Or(c.before, c.rate)/100*raisePercent {
+	if !c.Lowered() || shown < c.estimate()/100*raisePercent {
 		return false
 	}
-	c.before = 0 // traffic may have ended before a probe has
+	c.probing = noProbe // traffic may have ended before a probe has
 	if c.configured > 0 {
 		c.set(min(shown, c.configured))
 		return true
@@ -225,6 +239,14 @@ func (c *Capacity) Ceil(ceiling unit.Bandwidth) {
 	if c.rate > 0 {
 		c.rate = c.ceil(c.rate)
 	}
+}
+
+// estimate returns the rate without what a probe adds to it.
+func (c *Capacity) estimate() unit.Bandwidth {
+	if c.probing != noProbe {
+		return c.before
+	}
+	return c.rate
 }
 
 // ceil returns a rate, or the ceiling if that is lower.
@@ -265,7 +287,7 @@ func (c *Capacity) Update(s CapacitySample) {
 		c.rate = c.ceil(FirstCapacity)
 	}
 	beyond := c.save(&s)
-	if c.before > 0 {
+	if c.probing != noProbe {
 		c.judge(&s, beyond)
 		return
 	}
@@ -358,7 +380,7 @@ func (c *Capacity) mayProbe(s *CapacitySample) {
 // what arrives out of that, which shows no higher rate. It reports whether more arrived than a
 // bucket can have saved. A bucket is empty while there is a queue.
 func (c *Capacity) save(s *CapacitySample) (beyond bool) {
-	rate := cmp.Or(c.before, c.rate)
+	rate := c.estimate()
 	left := c.saved + rate.SizeIn(s.Interval) - s.Arrived
 	c.saved = min(max(0, left), rate.SizeIn(mostSaved))
 	if !c.found || Congested(s.Standing, s.Jitter) {
@@ -423,9 +445,26 @@ func (c *Capacity) set(rate unit.Bandwidth) {
 
 // probe raises the estimate until judge has seen what arrives.
 func (c *Capacity) probe(percent unit.Bandwidth) {
-	c.busy, c.before, c.sent, c.probed = 0, c.rate, 0, 0
+	c.busy, c.before, c.sent = 0, c.rate, 0
+	c.raise(percent)
+}
+
+// raise has a probe send more, of which reports come after a round trip.
+func (c *Capacity) raise(percent unit.Bandwidth) {
 	c.set(c.rate * percent / 100)
-	c.tried = c.rate
+	c.probing, c.tried, c.probed = raised, c.rate, 0
+}
+
+// end ends a probe, after which the estimate is rate.
+func (c *Capacity) end(rate unit.Bandwidth) {
+	c.probing = noProbe
+	c.set(rate)
+}
+
+// fail ends a probe that has shown that the path does not carry more.
+func (c *Capacity) fail() {
+	c.end(c.before)
+	c.every = min(2*max(c.every, firstProbe), lastProbe)
 }
 
 // judge takes a sample of a probe. More may arrive at any time, and shows that the path carries it
@@ -440,8 +479,7 @@ func (c *Capacity) judge(s *CapacitySample, beyond bool) {
 	more := arrived >= before*successPercent/100
 	switch {
 	case more && (beyond || s.RTT > 2*sampleInterval):
-		c.before = 0
-		c.set(max(before, min(c.tried, arrived*100/pacedPercent)))
+		c.end(max(before, min(c.tried, arrived*100/pacedPercent)))
 		c.every = firstProbe
 		switch {
 		case full:
@@ -452,20 +490,17 @@ func (c *Capacity) judge(s *CapacitySample, beyond bool) {
 		}
 	case more && !full: // it may be out of a bucket
 		if began >= s.RTT && c.rate < before*4/3 {
-			c.probed = 0
-			c.set(c.rate * probeGrowthPercent / 100)
-			c.tried = c.rate
+			c.raise(probeGrowthPercent)
 		}
 	case began < s.RTT && !full:
-		if c.probed >= 2*sampleInterval {
+		if c.probing == raised && c.probed >= 2*sampleInterval {
+			c.probing = awaited
 			c.set(before)
 		}
+	case c.sent >= before*testedPercent/100 || full:
+		c.fail()
 	default:
-		c.before = 0
-		c.set(before)
-		if c.sent >= before*testedPercent/100 || full {
-			c.every = min(2*max(c.every, firstProbe), lastProbe)
-		}
+		c.end(before)
 	}
 }
 
@@ -483,6 +518,8 @@ type CapacityMeter struct {
 	at             time.Duration
 	sent, received uint64 // at that time
 	reports, waits int
+	// silent is when a probe in progress has failed if there is no further sample until then.
+	silent time.Duration
 }
 
 // sampleInterval is the least time between two samples, on a path without jitter.
@@ -498,7 +535,7 @@ func (m *CapacityMeter) AddReport(now, at time.Duration, sent, received uint64, 
 		m.waits++
 	}
 	took, minInterval := now-m.since, max(sampleInterval, steadyFraction*d.Jitter)
-	begins := m.full.Interval == 0 && m.before == 0 && Congested(d.Standing, d.Jitter)
+	begins := m.full.Interval == 0 && m.probing == noProbe && Congested(d.Standing, d.Jitter)
 	if took < minInterval && (!begins || took < sampleInterval/3) {
 		return // a queue that begins ends a sample, so that the next one is of a full path alone
 	}
@@ -508,6 +545,17 @@ func (m *CapacityMeter) AddReport(now, at time.Duration, sent, received uint64, 
 			Interval: took, Sent: unit.Size(sent - m.sent), Arrived: unit.Size(float64(received-m.received) * float64(took) / float64(in)),
 			Busy: 4*m.waits >= 3*m.reports, Delays: d,
 		})
+		m.silent = now + d.RTT + 2*took
 	}
 	m.since, m.at, m.sent, m.received, m.reports, m.waits = now, at, sent, received, 0, 0
+}
+
+// Expire ends a probe of a higher rate that no report comes of, and reports whether it has. Without
+// it the higher rate, which may be why reports are lost, would be kept.
+func (m *CapacityMeter) Expire(now time.Duration) bool {
+	if m.probing == noProbe || now < m.silent {
+		return false
+	}
+	m.fail()
+	return true
 }

@@ -1,7 +1,6 @@
 package quality
 
 import (
-	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -380,7 +379,7 @@ func TestTokenBucket(t *testing.T) {
 			for range 20 {
 				b.run(&c, 1, unit.TbitPerSecond)
 				// While a probe lasts, the estimate is the one before.
-				if got := float64(cmp.Or(c.before, c.Value())) / float64(rate); got > 1.15 {
+				if got := float64(c.estimate()) / float64(rate); got > 1.15 {
 					t.Errorf("a bucket of %v: the estimate is %.2f of the rate", depth, got)
 				}
 			}
@@ -460,9 +459,70 @@ func TestProbeOfLongPath(t *testing.T) {
 				}
 			}
 			// While a probe lasts, the estimate is the one before.
-			if got := float64(cmp.Or(c.before, c.Value())) / float64(rate); got < 0.97 || got > 1.05 {
+			if got := float64(c.estimate()) / float64(rate); got < 0.97 || got > 1.05 {
 				t.Errorf("round trip of %v, configured as %v: the estimate is %.2f of the rate", rtt, configured, got)
 			}
+		}
+	}
+}
+
+// TestSilentProbe: a probe of a higher rate ends within a round trip and half a second if no report
+// comes of it, if all are of before it, or if the receiver's clock steps, and the next one waits for
+// longer. A report in time does not end it so.
+func TestSilentProbe(t *testing.T) {
+	const (
+		rate   = 20 * unit.MbitPerSecond
+		report = 50 * ms
+		rtt    = 80 * ms
+		bound  = rtt + 500*ms
+	)
+	for _, tt := range []struct {
+		name string
+		// again returns what the n-th report after the probe began has, of its time and of the bytes
+		// that have arrived by then.
+		again func(n int, at time.Duration, arrived uint64) (time.Duration, uint64)
+	}{
+		{"no report", nil},
+		{"reports of before", func(n int, at time.Duration, arrived uint64) (time.Duration, uint64) {
+			return at - time.Duration(n)*report, arrived - uint64(n)*uint64(rate.SizeIn(report))
+		}},
+		{"the same report", func(n int, at time.Duration, arrived uint64) (time.Duration, uint64) {
+			return at - time.Duration(n)*report, arrived
+		}},
+		{"the clock steps forward", func(n int, at time.Duration, arrived uint64) (time.Duration, uint64) {
+			return at + time.Duration(n)*time.Hour, arrived
+		}},
+		{"the clock steps back", func(n int, at time.Duration, arrived uint64) (time.Duration, uint64) {
+			return at - time.Duration(n)*time.Hour, arrived
+		}},
+	} {
+		m := CapacityMeter{Capacity: LimitCapacity(rate)}
+		now, bytes := report, uint64(rate.SizeIn(time.Second))
+		d := Delays{RTT: rtt}
+		for ; m.probing == noProbe && now < 5*time.Second; now += report {
+			bytes += uint64((rate * pacedPercent / 100).SizeIn(report))
+			m.AddReport(now, now, bytes, bytes, true, d)
+			if m.Expire(now) {
+				t.Fatalf("%s: there was no probe after %v", tt.name, now)
+			}
+		}
+		began := now - report
+		if m.Value() <= rate {
+			t.Fatalf("%s: no probe in %v", tt.name, now)
+		}
+		if m.Expire(began + rtt) {
+			t.Errorf("%s: the probe ended after a round trip", tt.name)
+		}
+		for n := 1; m.probing != noProbe && now < began+10*time.Second; n, now = n+1, now+report {
+			bytes += uint64(m.Value().SizeIn(report))
+			if tt.again != nil {
+				at, arrived := tt.again(n, now, bytes)
+				m.AddReport(now, at, bytes, arrived, true, d)
+			}
+			m.Expire(now)
+		}
+		if took := now - began; took > bound || m.Value() != rate || m.every <= firstProbe {
+			t.Errorf("%s: after %v the rate is %v, and the next probe is after %d samples", tt.name, took, m.Value(), m.every)
 		}
 	}
 }

@@ -235,14 +235,14 @@ func TestRaise(t *testing.T) {
 		}
 		sample.Standing = 0
 		for range 100 {
-			if c.before > 0 {
+			if c.probing != noProbe {
 				break
 			}
 			sample.Sent = c.Value().SizeIn(time.Second)
 			sample.Arrived = sample.Sent
 			c.Update(sample)
 		}
-		if c.before == 0 || !c.Lowered() {
+		if c.probing == noProbe || !c.Lowered() {
 			t.Fatalf("of %v: no probe of a lowered estimate: %+v", configured, c)
 		}
 		if c.Raise(c.before) || !c.Raise(18*unit.MbitPerSecond) || c.Value() != 18*unit.MbitPerSecond || c.Lowered() {

@@ -123,6 +123,7 @@ func (r *peer) advanceLocked(now time.Duration, b *batch) time.Duration {
 		return due
 	}
 	for i := range r.links {
+		r.selection.expire(i, now)
 		due = min(due, r.prober.probe(b, k, i, now), r.proving.probe(b, k, i, now))
 	}
 	due = min(due, r.matching.advance(b, k, now), r.trains.advance(b, k, now), r.registering.refresh(k, now))

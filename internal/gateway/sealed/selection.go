@@ -178,3 +178,11 @@ func (x *selection) sample(i int, now time.Duration) {
 	l.rates.capacity.AddReport(now, l.reports.at, l.sent.value().Bytes, l.reports.last.Bytes, x.peer.scheduling.wait(i, now) > busyWait,
 		quality.Delays{RTT: l.probing.rtt.SRTT, Standing: l.reports.last.Standing, Jitter: l.reports.last.Jitter, Loss: l.reports.loss.Share})
 }
+
+// expire has a path be paced to its estimate again if no report comes of a probe of a higher rate.
+// The control loop calls it at least as often as a path that carries packets is probed.
+func (x *selection) expire(i int, now time.Duration) {
+	if x.peer.links[i].rates.capacity.Expire(now) {
+		x.peer.scheduling.outdated = true
+	}
+}

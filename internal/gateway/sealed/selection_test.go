@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/gateway/inet"
 	"github.com/tabane/tabane/internal/gateway/pathset"
+	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
@@ -82,6 +83,37 @@ func TestEstimatedRate(t *testing.T) {
 	}
 	if got := l.upRate(); got < 48*unit.MbitPerSecond || got > 52*unit.MbitPerSecond {
 		t.Errorf("50 Mbit/s arrive, and the rate went from %v to %v", first, got)
+	}
+}
+
+// TestProbeWithoutReports: the control loop ends a probe of more than the configured rate that no
+// report comes of.
+func TestProbeWithoutReports(t *testing.T) {
+	const look = 50 * time.Millisecond
+	a, b := pair(t, 2)
+	a.run()
+	b.run()
+	a.up(2)
+	p := a.plane
+	p.mu.Lock()
+	r := p.peers[b.key.Public()]
+	p.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l, now, bytes := &r.links[0], p.now(), uint64(0)
+	rate := l.configuredRate()
+	l.rates.limit, l.rates.capacity = rate, quality.CapacityMeter{Capacity: quality.LimitCapacity(rate)}
+	for end := now + 5*time.Second; l.upRate() == rate && now < end; now += look {
+		bytes += uint64((rate * 9 / 10).SizeIn(look))
+		l.rates.capacity.AddReport(now, now, bytes, bytes, true, quality.Delays{RTT: 20 * time.Millisecond})
+	}
+	if l.upRate() <= rate {
+		t.Fatal("no higher rate is tried")
+	}
+	r.scheduling.refresh()
+	r.advanceLocked(now+time.Second, newBatch(p, 1<<16))
+	if got := r.scheduling.paths[0].Rate; got != rate || l.upRate() != rate {
+		t.Errorf("packets are sent at %v, and the estimate is %v", got, l.upRate())
 	}
 }
 
