@@ -53,6 +53,8 @@ func FetchFlags(o traffic.FetchOptions) error {
 		return Invalid("--interval", o.Interval.String(), "at least "+traffic.MinInterval.String())
 	case o.Limit < 0:
 		return Invalid("--limit", o.Limit.String(), "a duration > 0")
+	case o.After < 0:
+		return Invalid("--after", o.After.String(), "a duration > 0")
 	case o.Objects < 0:
 		return Invalid("--objects", strconv.Itoa(o.Objects), "a number > 0")
 	case o.Datagram != 0 && (o.Datagram < traffic.MinDatagram || o.Datagram > traffic.MaxDatagram):
