@@ -315,8 +315,8 @@ func TestUnitsMountForAll(t *testing.T) {
 	}
 }
 
-// TestUnitPrintsNothing: without pins of a gateway, as at most starts, its unit has nothing to give to
-// the daemon's user, and no error of that is in the journal.
+// TestUnitPrintsNothing: without pins of a gateway, as at most starts, its unit has nothing to give
+// to the daemon's user, and no error of that is in the journal.
 func TestUnitPrintsNothing(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/systemd/tabane-gateway.service")
 	if err != nil {

@@ -15,9 +15,9 @@ const (
 	// advertises the same, has advertised all of its routes: a reflector that has just started does
 	// so before its clients' sessions are established.
 	retainSettle = 10 * time.Second
-	// absentLatest is how long those stale routes are kept beyond that which come from a router that
-	// no neighbor with retention has advertised anything of yet: its session with the neighbor may
-	// not be up, or the neighbor not advertise it yet. A router connects again within the
+	// absentLatest is how long those stale routes are kept beyond that which come from a router
+	// that no neighbor with retention has advertised anything of yet: its session with the neighbor
+	// may not be up, or the neighbor not advertise it yet. A router connects again within the
 	// ConnectRetryTime of 120 s, and is advertised within the MinRouteAdvertisementInterval of 30 s
 	// that RFC 4271 section 10 suggests.
 	absentLatest = 150 * time.Second
@@ -62,8 +62,8 @@ type retention struct {
 	absent time.Time
 }
 
-// replaced returns since when, or from when on, another neighbor has advertised all of its routes, if
-// one has or may.
+// replaced returns since when, or from when on, another neighbor has advertised all of its routes,
+// if one has or may.
 func (r *retention) replaced(n *neighbor) (settled time.Time, ok bool) {
 	for _, other := range n.speaker.sources {
 		if other == nil || other == n || !other.up || other.stale.settled.IsZero() || !other.stale.covers(n) {

@@ -539,7 +539,8 @@ func TestBlackholeIsNotRetained(t *testing.T) {
 }
 
 // TestAnotherReflectorReplacesRetainedRoutes: what another reflector does not advertise is not
-// retained, once that one has advertised all of its routes for so long that none of a router is absent.
+// retained, once that one has advertised all of its routes for so long that none of a router is
+// absent.
 func TestAnotherReflectorReplacesRetainedRoutes(t *testing.T) {
 	for _, settled := range []bool{false, true} {
 		t.Run(fmt.Sprintf("settled=%t", settled), func(t *testing.T) {

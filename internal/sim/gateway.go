@@ -162,9 +162,9 @@ type passenger struct {
 	next uint32
 }
 
-// lanes is the number of sequences of a tunnel, of which each that is in use takes memory; a gateway
-// has tunnel.Lanes. Passengers with the same lane are put into order together, and wait in one
-// queue.
+// lanes is the number of sequences of a tunnel, of which each that is in use takes memory; a
+// gateway has tunnel.Lanes. Passengers with the same lane are put into order together, and wait in
+// one queue.
 const lanes = 32
 
 // laneOf returns the lane of a passenger by its number. The first one, which is what is measured if

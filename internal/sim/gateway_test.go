@@ -297,8 +297,8 @@ func TestGatewayPathDies(t *testing.T) {
 	}
 }
 
-// TestGatewayProbeWithoutReports: a path that loses all from a time at which more than its configured
-// rate is tried is paced to that rate again.
+// TestGatewayProbeWithoutReports: a path that loses all from a time at which more than its
+// configured rate is tried is paced to that rate again.
 func TestGatewayProbeWithoutReports(t *testing.T) {
 	c := bundle(Gateway{Discipline: "auto", Hold: reseq.Auto, Overhead: tunnelOverhead}, eight)
 	c.Duration, c.Series = 12*time.Second, 50*ms
@@ -377,8 +377,8 @@ func TestUploadBesideDownload(t *testing.T) {
 	}
 }
 
-// TestGatewaySharesByFlow: each download and a source of datagrams have a queue of their own in front
-// of a path, as in a gateway, so each has the same share of its rate.
+// TestGatewaySharesByFlow: each download and a source of datagrams have a queue of their own in
+// front of a path, as in a gateway, so each has the same share of its rate.
 func TestGatewaySharesByFlow(t *testing.T) {
 	const downloads = 9
 	c := bundle(Gateway{Discipline: "best", Hold: reseq.Auto}, eight)

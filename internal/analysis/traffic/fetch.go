@@ -48,8 +48,8 @@ type FetchOptions struct {
 	// in bytes. Those from the server come to a port that its response cannot open in a NAT.
 	Datagram int
 	// After is how long after the request the server sends the first datagram. The report and its
-	// samples are of the time from then on. Accepted, if set, is called when the server has accepted
-	// the request.
+	// samples are of the time from then on. Accepted, if set, is called when the server has
+	// accepted the request.
 	After    time.Duration
 	Accepted func()
 	// Objects, if not 0, fetches the URL that many times, one after the other, on one connection
@@ -80,8 +80,8 @@ type FetchOptions struct {
 // of the content, without headers.
 type Report struct {
 	Bytes int64 `json:"bytes"`
-	// FirstByte is the time from the start of dialing, or with After from then, to the first byte of
-	// content; 0 if none arrived.
+	// FirstByte is the time from the start of dialing, or with After from then, to the first byte
+	// of content; 0 if none arrived.
 	FirstByte time.Duration `json:"first_byte_ns"`
 	// Duration is the time from writing the request to the last byte of content, or to the end
 	// of an incomplete fetch.

@@ -130,8 +130,8 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// TestDatagramsBeginLater: what is measured begins with the stream, and ends with the last datagram,
-// whether or not the server's response arrives.
+// TestDatagramsBeginLater: what is measured begins with the stream, and ends with the last
+// datagram, whether or not the server's response arrives.
 func TestDatagramsBeginLater(t *testing.T) {
 	asked := make(chan string, 1)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

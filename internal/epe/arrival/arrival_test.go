@@ -639,8 +639,8 @@ func TestHomeAfterOutage(t *testing.T) {
 	}
 }
 
-// TestPauses: an application that sends a little at a time, on a connection that is kept, says nothing
-// of the rate of a path, whatever is known of it.
+// TestPauses: an application that sends a little at a time, on a connection that is kept, says
+// nothing of the rate of a path, whatever is known of it.
 func TestPauses(t *testing.T) {
 	for _, rate := range []uint32{0, 2400} {
 		n := remembers([2]uint32{rate, rate}, [2]uint32{10_000, 10_000})

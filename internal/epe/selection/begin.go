@@ -32,8 +32,8 @@ const initialWindow = 10 * 1448
 // takes returns how long a transfer of sendBurst on a new connection takes, in seconds, in slow
 // start after the handshake and the request; infinity if that is not known. A path that was never
 // saturated has the rate of its bursts. If they left no queue, it is hoped to be as fast as the
-// fastest, in bytes/s. A rest does not count: it is for the connections that run, and after one stall
-// it lasts a second.
+// fastest, in bytes/s. A rest does not count: it is for the connections that run, and after one
+// stall it lasts a second.
 func (p Past) takes(fastest float64) float64 {
 	if p.usual() == 0 {
 		return math.Inf(1)

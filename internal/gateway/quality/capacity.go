@@ -175,8 +175,8 @@ const (
 	noProbe probing = iota
 	// raised: the rate is higher than the estimate.
 	raised
-	// awaited: the rate is the estimate again, and reports of what was sent at the higher one are on
-	// their way.
+	// awaited: the rate is the estimate again, and reports of what was sent at the higher one are
+	// on their way.
 	awaited
 )
 

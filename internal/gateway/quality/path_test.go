@@ -467,8 +467,8 @@ func TestProbeOfLongPath(t *testing.T) {
 }
 
 // TestSilentProbe: a probe of a higher rate ends within a round trip and half a second if no report
-// comes of it, if all are of before it, or if the receiver's clock steps, and the next one waits for
-// longer. A report in time does not end it so.
+// comes of it, if all are of before it, or if the receiver's clock steps, and the next one waits
+// for longer. A report in time does not end it so.
 func TestSilentProbe(t *testing.T) {
 	const (
 		rate   = 20 * unit.MbitPerSecond
@@ -478,8 +478,8 @@ func TestSilentProbe(t *testing.T) {
 	)
 	for _, tt := range []struct {
 		name string
-		// again returns what the n-th report after the probe began has, of its time and of the bytes
-		// that have arrived by then.
+		// again returns what the n-th report after the probe began has, of its time and of the
+		// bytes that have arrived by then.
 		again func(n int, at time.Duration, arrived uint64) (time.Duration, uint64)
 	}{
 		{"no report", nil},

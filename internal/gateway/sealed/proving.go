@@ -195,9 +195,9 @@ func (x *proving) proved(i int, to place, now time.Duration) bool {
 }
 
 // part is for a path that moves to a place, and so may leave a line that it shared with others, of
-// this site or the other one: what was measured while they shared it is the rate of none of them. TCP
-// that starts over both finds a rate of a twentieth, which it takes seconds to raise again. A path
-// whose NAT maps it to another port leaves none.
+// this site or the other one: what was measured while they shared it is the rate of none of them.
+// TCP that starts over both finds a rate of a twentieth, which it takes seconds to raise again. A
+// path whose NAT maps it to another port leaves none.
 func (x *proving) part(i int, to place) {
 	l := &x.peer.links[i]
 	for j := range x.peer.links {

@@ -366,8 +366,8 @@ func fetch(ctx context.Context, l *lab.Lab, node string, args []string, sample f
 	return fetchLater(ctx, l, node, args, func() {}, sample)
 }
 
-// fetchLater is fetch of datagrams that begin later; accepted is called when the server has accepted
-// the request.
+// fetchLater is fetch of datagrams that begin later; accepted is called when the server has
+// accepted the request.
 func fetchLater(ctx context.Context, l *lab.Lab, node string, args []string, accepted func(), sample func(traffic.Sample)) (report traffic.Report, err error) {
 	err = l.Daemons().RunClient(ctx, node, args, func(out io.Reader) error {
 		report, err = readLines(out, accepted, sample)
